@@ -1,0 +1,1 @@
+"""The logic of the frontend (the DPU), sans-I/O: it takes bytes and times and returns operations."""

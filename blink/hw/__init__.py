@@ -1,0 +1,1 @@
+"""Real backends of the ring."""

@@ -1,0 +1,1 @@
+"""The discrete-event model of the whole system on SimPy, in integer nanoseconds of virtual time."""
