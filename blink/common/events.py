@@ -88,9 +88,7 @@ class Column:
 COLUMNS: tuple[Column, ...] = (
     Column("seq", np.int64),  # counts up by one per actor, from 0
     Column("actor", np.int8, Actor),
-    Column(
-        "instance", np.int32
-    ),  # of the actor: scheduler instances count relaunches, frontend's count restarts
+    Column("instance", np.int32),  # of the actor: scheduler instances count relaunches, frontend's count restarts
     Column("t_ns", np.int64),  # on the header's clock of that actor
     Column("slot", np.int32),
     Column("generation", np.int32),
@@ -135,9 +133,7 @@ class EventRule:
 
 EVENT_RULES: dict[Event, EventRule] = {
     **{
-        Event[row.name.upper()]: EventRule(
-            row.actor, _MOVE if row.actor == Actor.FRONTEND else _STEP_MOVE, "I1"
-        )
+        Event[row.name.upper()]: EventRule(row.actor, _MOVE if row.actor == Actor.FRONTEND else _STEP_MOVE, "I1")
         for row in TRANSITIONS
     },
     Event.CLAIM: EventRule(Actor.GPU, (*_STEP_MOVE, "kv_block_count"), "I1"),

@@ -95,9 +95,7 @@ def _transitions() -> str:
         for row in TRANSITIONS
         for source in row.sources
     )
-    return (
-        f"// X(name, from, to, actor) for every legal transition.\n#define BLINK_TRANSITIONS(X) \\\n{rows}\n"
-    )
+    return f"// X(name, from, to, actor) for every legal transition.\n#define BLINK_TRANSITIONS(X) \\\n{rows}\n"
 
 
 def header_path() -> Path:

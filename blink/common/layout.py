@@ -144,9 +144,7 @@ class Ctl:
 
     def pack(self) -> int:
         """The 64-bit word. Raises ValueError if a field does not fit its bits."""
-        return _pack_word(
-            CTL_FIELDS, (self.state, self.status, self.epoch, self.generation, self.token_count, 0)
-        )
+        return _pack_word(CTL_FIELDS, (self.state, self.status, self.epoch, self.generation, self.token_count, 0))
 
     @classmethod
     def unpack(cls, word: int) -> Ctl:
@@ -267,9 +265,7 @@ def cancel_words(descriptor_array: Buffer) -> U64:
 def header_words(boot_id: int, frontend_epoch: int = 0) -> bytes:
     """The 64-byte ring header at start."""
     codes = "<" + "".join(f.code for f in HEADER_FIELDS)
-    return struct.pack(
-        codes, MAGIC, LAYOUT_VERSION, SLOT_COUNT, layout_hash(), boot_id, frontend_epoch, 0, 0, 0
-    )
+    return struct.pack(codes, MAGIC, LAYOUT_VERSION, SLOT_COUNT, layout_hash(), boot_id, frontend_epoch, 0, 0, 0)
 
 
 def canonical_layout() -> str:
