@@ -1,0 +1,28 @@
+"""The scenario: one TOML file that says what runs, on what, under which load. Only here does the contract use pydantic."""
+
+from blink.common.config.hardware import Dpu, Gpu, Links, Model, System
+from blink.common.config.load import load_scenario, parse_scenario
+from blink.common.config.scenario import Scenario, json_schema, relocated
+from blink.common.config.serving import Frontend, Limits, Run, Slo, Trace
+from blink.common.config.toml import to_toml
+from blink.common.config.workload import Workload
+
+__all__ = [
+    "Dpu",
+    "Frontend",
+    "Gpu",
+    "Limits",
+    "Links",
+    "Model",
+    "Run",
+    "Scenario",
+    "Slo",
+    "System",
+    "Trace",
+    "Workload",
+    "json_schema",
+    "load_scenario",
+    "parse_scenario",
+    "relocated",
+    "to_toml",
+]

@@ -1,0 +1,86 @@
+"""The scenario as a whole, the rules that span its sections, and its plain-data form."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from blink.common.config.fields import REQUIRED, Int, Table, Text, option, refuse
+from blink.common.config.hardware import Dpu, Gpu, Links, Model, System
+from blink.common.config.serving import Frontend, Limits, Run, Slo, Trace
+from blink.common.config.workload import CapOutput, Workload
+
+FILE_FIELDS = ("model.hf_config", "workload.lengths.file", "workload.trace.file")
+PROFILE_FIELDS = ("model.profile", "gpu.profile", "dpu.profile", "links.profile")
+
+
+class Scenario(Table):
+    """One run: what, on what, under which load. Every section has its own table."""
+
+    name: Text = option(REQUIRED, "Name of the scenario, as reports print it.")
+    description: str | None = option(None, "Which question it answers.")
+    seed: Int = option(1, "Seed of every random number of the run.", ge=0, le=(1 << 63) - 1)
+    system: System = option(System(), "Which serving stack is simulated.")
+    model: Model = option(REQUIRED, "The model that is served.")
+    gpu: Gpu = option(REQUIRED, "The GPU, and how the model is laid over it.")
+    dpu: Dpu = option(Dpu(), "The SmartNIC that runs the frontend.")
+    links: Links = option(Links(), "The way between client, DPU and GPU memory.")
+    workload: Workload = option(REQUIRED, "Requests, in number and in kind.")
+    limits: Limits = option(Limits(), "What the scheduler may use.")
+    frontend: Frontend = option(Frontend(), "The DPU's polling and queueing.")
+    trace: Trace = option(Trace(), "The event trace that a run leaves behind.")
+    slo: Slo = option(Slo(), "Objectives that goodput counts.")
+    run: Run = option(Run(), "How the simulation is carried out.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        asked, room = self.workload.output_tokens_max, self.limits.output_capacity_tokens
+        if isinstance(asked, CapOutput) and asked.value > room:
+            raise refuse(
+                "workload.output_tokens_max.value",
+                f"= {asked.value}: must not exceed limits.output_capacity_tokens = {room}",
+            )
+        return self
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain data in the order of the sections, every default filled in; options that are unset are left out."""
+        return {key: _plain(value) for key, value in self.model_dump(exclude_none=True).items()}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema (2020-12) of a scenario, for editors and for validation elsewhere."""
+    schema = Scenario.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Blink scenario"}
+
+
+def relocated(resolved: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The resolved scenario with every path written relative to `folder`, for a copy that is kept there."""
+    moved = copy.deepcopy(resolved)
+    for table, key in path_entries(moved):
+        table[key] = Path(os.path.relpath(table[key], folder)).as_posix()
+    return moved
+
+
+def path_entries(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each (table, key) of a scenario's plain data that holds a path; a profile is a path if it ends in .toml."""
+    for dotted in (*FILE_FIELDS, *PROFILE_FIELDS):
+        *tables, key = dotted.split(".")
+        table: Any = document
+        for name in tables:
+            table = table.get(name) if isinstance(table, dict) else None
+        value = table.get(key) if isinstance(table, dict) else None
+        if isinstance(value, str) and value and (dotted in FILE_FIELDS or value.endswith(".toml")):
+            yield table, key
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
