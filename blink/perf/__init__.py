@@ -1,1 +1,1 @@
-"""How long the work takes and how much memory it needs: model shapes, device profiles, the roofline."""
+"""How long a GPU step takes and where the memory goes: a roofline over profiles of GPUs, models, engines, DPUs and links."""

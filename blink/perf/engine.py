@@ -1,0 +1,38 @@
+"""EngineProfile: what a captured step consists of, which depends on who captured it and not on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blink.perf.profile import Constant, constant, load_profile, typed_values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """Kernels of a captured step and the activations that its unfused kernels move.
+
+    `*_accesses` count reads and writes, outside the matrix products, of one element per token and layer: of the hidden
+    state, of all query heads, of all key heads, of the FFN's inner state.
+    """
+
+    name: str
+    constants: Mapping[str, Constant] = field(repr=False)
+    kernels_per_layer: int = constant("kernels", 1)
+    kernels_per_layer_moe: int = constant("kernels", 1)
+    kernels_outside: int = constant("kernels", 0)
+    elementwise_kernels_per_layer: int = constant("kernels", 0)
+    hidden_accesses: float = constant("accesses", 0)
+    query_accesses: float = constant("accesses", 0)
+    kv_accesses: float = constant("accesses", 0)
+    ffn_accesses: float = constant("accesses", 0)
+    logit_accesses: float = constant("accesses", 1)
+    graph_bytes: int = constant("bytes", 0)
+    workspace_bytes: int = constant("bytes", 0)
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> EngineProfile:
+        """A shipped engine by name, or a user's profile TOML by path. InputError says what is wrong with it."""
+        profile = load_profile("engine", name_or_path)
+        return cls(name=profile.name, constants=profile.constants, **typed_values(cls, profile))
