@@ -1,4 +1,4 @@
-"""The scenario: one TOML file that says what runs, on what, under which load. Only here does the contract use pydantic."""
+"""The scenario: one TOML file: what runs, on what, under which load. Only here does the contract use pydantic."""
 
 from blink.common.config.hardware import Dpu, Gpu, Links, Model, System
 from blink.common.config.load import load_scenario, parse_scenario

@@ -25,6 +25,11 @@ class Model(Table):
         None, "Name of a shipped model profile (`blink profiles list`), or the path of a TOML file of that form."
     )
     hf_config: Text | None = option(None, "Path of a Hugging Face `config.json`, in place of a profile.")
+    engine: Text = option(
+        "tensorrt",
+        "Name of a shipped engine profile, or the path of a TOML file of that form; it says what a captured step "
+        "consists of.",
+    )
     dtype: Literal["bf16", "fp16"] = option("bf16", "Number format of weights and KV cache, 2 bytes either way.")
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from blink.common.config.serving import Frontend, Limits, Run, Slo, Trace
 from blink.common.config.workload import CapOutput, Workload
 
 FILE_FIELDS = ("model.hf_config", "workload.lengths.file", "workload.trace.file")
-PROFILE_FIELDS = ("model.profile", "gpu.profile", "dpu.profile", "links.profile")
+PROFILE_FIELDS = ("model.profile", "model.engine", "gpu.profile", "dpu.profile", "links.profile")
 
 
 class Scenario(Table):
@@ -67,14 +67,17 @@ def relocated(resolved: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def path_entries(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each (table, key) of a scenario's plain data that holds a path; a profile is a path if it ends in .toml."""
+    """Each (table, key) of a scenario's plain data that holds a path.
+
+    A profile is a path if it ends in .toml or has a folder in it, as the loader of profiles has it too.
+    """
     for dotted in (*FILE_FIELDS, *PROFILE_FIELDS):
         *tables, key = dotted.split(".")
         table: Any = document
         for name in tables:
             table = table.get(name) if isinstance(table, dict) else None
         value = table.get(key) if isinstance(table, dict) else None
-        if isinstance(value, str) and value and (dotted in FILE_FIELDS or value.endswith(".toml")):
+        if isinstance(value, str) and value and (dotted in FILE_FIELDS or value.endswith(".toml") or "/" in value):
             yield table, key
 
 

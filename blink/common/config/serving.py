@@ -1,4 +1,4 @@
-"""How the system is set up: the scheduler's limits, the frontend's polling, the trace, the objectives, the mode of the run."""
+"""How the system is set up: limits of the scheduler, polling of the frontend, trace, objectives, mode of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from blink.common.units import NS_PER_S
 
 OFFSET_TOKENS_MAX = (1 << 32) // SLOT_COUNT  # the descriptor's token offsets are u32 over all slots
 WINDOW_MAX = 120  # fire-and-forget launches of one parent execution, set by CUDA
-Shapes = tuple[Annotated[Int, Field(ge=1, le=TOKENS_MAX)], ...]
+Batches = tuple[Annotated[Int, Field(ge=1, le=SLOT_COUNT)], ...]
+Sequences = tuple[Annotated[Int, Field(ge=1, le=TOKENS_MAX)], ...]
 SHAPE_LISTS = ("decode_batches", "decode_sequences", "prefill_batches", "prefill_sequences")
 
 
@@ -38,16 +39,16 @@ class Limits(Table):
         WINDOW_MAX, "Fire-and-forget launches before the scheduler relaunches itself.", "launches", ge=3, le=WINDOW_MAX
     )
     time_limit_s: Float = option(0.0, "Time from claim after which a request is aborted. 0: none.", "s", ge=0, le=1e6)
-    decode_batches: Shapes | None = option(
+    decode_batches: Batches | None = option(
         None, "Batch sizes of the captured decode graphs. Unset: the policy's.", "sequences"
     )
-    decode_sequences: Shapes | None = option(
+    decode_sequences: Sequences | None = option(
         None, "KV lengths of the captured decode graphs. Unset: the policy's.", "tokens"
     )
-    prefill_batches: Shapes | None = option(
+    prefill_batches: Batches | None = option(
         None, "Batch sizes of the captured prefill graphs. Unset: the policy's.", "sequences"
     )
-    prefill_sequences: Shapes | None = option(
+    prefill_sequences: Sequences | None = option(
         None, "Prompt lengths of the captured prefill graphs. Unset: the policy's.", "tokens"
     )
 
