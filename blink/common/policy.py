@@ -1,0 +1,246 @@
+"""What the gpu scheduler decides, as pure functions on plain data.
+
+The simulator calls them; the scheduler in `kernels/` follows the same rules and is compared with them step by step.
+Nothing here knows of time, memory or SimPy.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from blink.common.events import GraphKind
+from blink.common.states import SlotStatus
+
+LAUNCHES_FOR_PAUSE = 2
+"""A pause needs one launch for the prefill and one for the resumed decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A prompt that waits in the ring: what the guard of a claim needs of it."""
+
+    request_id: int
+    slot: int
+    prompt_tokens: int
+    output_tokens_max: int
+
+
+def arrival_order(pending: Iterable[Pending]) -> list[Pending]:
+    """First come, first served: by (request_id, slot).
+
+    The frontend numbers requests in the order in which it submits them, so the order needs no memory of earlier scans
+    and a relaunched scheduler rebuilds the same queue from the ring.
+    """
+    return sorted(pending, key=lambda prompt: (prompt.request_id, prompt.slot))
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GraphShape:
+    """A captured graph: sequences in the batch and tokens a sequence (prompt for prefill, KV length for decode)."""
+
+    kind: GraphKind
+    batch: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTable:
+    """The captured shapes of one kind: a dense grid (batches x sequences) under a token limit, and one largest shape.
+
+    `batches` and `sequences` ascend strictly. A shape of the grid exists if batch * sequence <= tokens_max.
+    """
+
+    kind: GraphKind
+    batches: tuple[int, ...]
+    sequences: tuple[int, ...]
+    tokens_max: int
+    fallback: GraphShape
+
+    def dense(self, batch: int, sequence: int) -> GraphShape | None:
+        """The smallest captured shape of the grid that holds `batch` sequences of `sequence` tokens, or None."""
+        row, column = bisect_left(self.batches, batch), bisect_left(self.sequences, sequence)
+        if row == len(self.batches) or column == len(self.sequences):
+            return None
+        shape_batch, shape_sequence = self.batches[row], self.sequences[column]
+        if shape_batch * shape_sequence > self.tokens_max:
+            return None
+        return GraphShape(self.kind, shape_batch, shape_sequence)
+
+    def choose(self, batch: int, sequence: int) -> GraphShape:
+        """The graph to launch: the grid's, else the largest shape.
+
+        Raises ValueError if not even the largest shape holds the batch: the frontend must have refused it before.
+        """
+        shape = self.dense(batch, sequence)
+        if shape is not None:
+            return shape
+        if batch > self.fallback.batch or sequence > self.fallback.sequence:
+            raise ValueError(
+                f"no captured {self.kind.label} graph holds {batch} sequences of {sequence} tokens; "
+                f"the largest is {self.fallback.batch} of {self.fallback.sequence}"
+            )
+        return self.fallback
+
+    def count(self) -> int:
+        """Captured graphs, the fallback included."""
+        grid = {(b, s) for b in self.batches for s in self.sequences if b * s <= self.tokens_max}
+        return len(grid | {(self.fallback.batch, self.fallback.sequence)})
+
+
+# --- KV blocks ------------------------------------------------------------------------------------------------------
+
+
+def kv_blocks_needed(prompt_tokens: int, output_tokens_max: int, block_tokens: int) -> int:
+    """Blocks that a claim reserves: for the whole prompt and every token it may still produce.
+
+    With all of it reserved at the claim, a running request can never starve, and none is ever evicted.
+    """
+    return -(-(prompt_tokens + output_tokens_max) // block_tokens)
+
+
+def take_blocks(free: list[int], count: int) -> list[int]:
+    """Take `count` block numbers off the end of the free stack, in place. Raises ValueError if there are too few."""
+    if count > len(free):
+        raise ValueError(f"{count} KV blocks wanted, {len(free)} free")
+    split = len(free) - count
+    taken = free[split:]
+    del free[split:]
+    return taken
+
+
+def return_blocks(free: list[int], blocks: Sequence[int]) -> None:
+    """Put the blocks of an ended request back on the stack, in place: the last taken is the next to go."""
+    free.extend(blocks)
+
+
+# --- the step boundary ----------------------------------------------------------------------------------------------
+
+
+class Action(Enum):
+    """What the scheduler does after a step boundary."""
+
+    IDLE = "idle"  # scan again
+    PREFILL = "prefill"  # pause what decodes, claim, launch a prefill graph
+    DECODE = "decode"
+    RELAUNCH = "relaunch"  # the window is spent: tail launch a fresh instance, then decide again
+
+
+class Blocked(Enum):
+    """Why the head of the line still waits."""
+
+    NOT = "nothing"  # nobody waits, or the head is claimed now
+    BATCH = "batch"
+    KV = "kv"
+    WINDOW = "window"
+    TURN = "turn"  # the decode that a pause interrupted goes first
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a decision. Tokens, blocks and sequences; `window` in launches."""
+
+    batch_max: int
+    prefill_batch_max: int
+    block_tokens: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The action, how many prompts from the head of the line it claims, and why the next one waits."""
+
+    action: Action
+    claim_count: int = 0
+    blocked: Blocked = Blocked.NOT
+
+
+_DECODE = Decision(Action.DECODE)
+_IDLE = Decision(Action.IDLE)
+_RELAUNCH = Decision(Action.RELAUNCH)
+
+
+def claimable(
+    waiting: Sequence[Pending], places: int, free_blocks: int, limits: Limits, prefill: GraphTable
+) -> tuple[int, Blocked]:
+    """How many prompts one prefill may claim from the head of `waiting`, and what stops the first that it may not.
+
+    In arrival order, never past one that does not fit (head of line waits). The first prompt may use the largest
+    shape; more prompts join only while a captured shape of the grid holds them all, padding included.
+    """
+    count = longest = 0
+    for prompt in waiting:
+        if count == places:
+            return count, Blocked.BATCH
+        if count == limits.prefill_batch_max:
+            break
+        need = kv_blocks_needed(prompt.prompt_tokens, prompt.output_tokens_max, limits.block_tokens)
+        if need > free_blocks:
+            return count, Blocked.KV
+        longest = max(longest, prompt.prompt_tokens)
+        if count and prefill.dense(count + 1, longest) is None:
+            break
+        free_blocks -= need
+        count += 1
+    return count, Blocked.NOT
+
+
+def may_pause(claim_count: int, launches_left: int) -> bool:
+    """The three conditions of a pause.
+
+    (i) a prompt waits and (ii) there is room for it, counting what the step just freed: `claim_count` > 0;
+    (iii) enough launches are left in the window for the prefill and the resumed decode.
+    """
+    return claim_count > 0 and launches_left >= LAUNCHES_FOR_PAUSE
+
+
+def decide(
+    running: int,
+    waiting: Sequence[Pending],
+    free_blocks: int,
+    launches_left: int,
+    after_prefill: bool,
+    limits: Limits,
+    prefill: GraphTable,
+) -> Decision:
+    """What to do at a step boundary.
+
+    `running` sequences are in the batch after this step's completions; `waiting` is in arrival order;
+    `after_prefill` says that the last launch was a prefill: the decode that it interrupted goes first.
+    """
+    if not waiting:
+        if not running:
+            return _IDLE
+        return _DECODE if launches_left else _RELAUNCH
+    if after_prefill and running:
+        return Decision(Action.DECODE, 0, Blocked.TURN) if launches_left else _RELAUNCH
+    count, blocked = claimable(waiting, limits.batch_max - running, free_blocks, limits, prefill)
+    if may_pause(count, launches_left):
+        return Decision(Action.PREFILL, count, blocked)
+    if running and launches_left:
+        return Decision(Action.DECODE, 0, Blocked.WINDOW if count else blocked)
+    if running or count:
+        return _RELAUNCH
+    return Decision(Action.IDLE, 0, blocked)
+
+
+def end_status(token_count: int, eos_at: int, output_tokens_max: int, output_capacity: int) -> SlotStatus:
+    """Why a request ends with its `token_count`-th token, NONE if it goes on.
+
+    `eos_at` is the count at which the model (or a stop condition) ends the text; where it meets the limit, STOP wins.
+    """
+    if token_count >= eos_at:
+        return SlotStatus.STOP
+    if token_count >= min(output_tokens_max, output_capacity):
+        return SlotStatus.LENGTH
+    return SlotStatus.NONE
+
+
+def end_count(eos_at: int, output_tokens_max: int, output_capacity: int) -> int:
+    """The token count with which a request ends if nothing aborts it: the first for which `end_status` is not NONE."""
+    return min(eos_at, output_tokens_max, output_capacity)

@@ -1,0 +1,32 @@
+"""The one-sided operations that the frontend's logic returns; a transport (simulated or real) carries them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Region(Enum):
+    """The registered memory that an operation addresses."""
+
+    STATUS = "status"
+    DESCRIPTOR = "descriptor"
+    PROMPT = "prompt"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A WRITE of `size_bytes` at `offset_bytes` of a region.
+
+    `data` is None where only the size matters: the simulator moves no token ids.
+    """
+
+    region: Region
+    offset_bytes: int
+    size_bytes: int
+    data: bytes | None = None
+
+
+TOKEN_BYTES = 4
+"""Token ids are u32 in the prompt and output areas."""
