@@ -38,7 +38,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """What one posting submits: the requests with their descriptors, and the WRITEs in the order they must be posted."""
+    """What one posting submits: the requests with their descriptors, and its WRITEs in posting order."""
 
     submitted: list[tuple[Submission, int, Descriptor]]  # request, slot, descriptor
     writes: list[Write]

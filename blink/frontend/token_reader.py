@@ -22,6 +22,7 @@ from blink.common.states import SLOT_COUNT, SlotState
 
 Slots = NDArray[np.int64]
 NO_GENERATION = -1
+_UNSEEN = np.uint64(2**64 - 1)  # no control word looks like this: its reserved bits are set
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class TokenReader:
         self._reads_max = reads_max
         self._generation = np.full(SLOT_COUNT, NO_GENERATION, np.int64)
         self._count = np.zeros(SLOT_COUNT, np.int64)
+        self._last = np.full(SLOT_COUNT, _UNSEEN, np.uint64)
         self._rotor = 0
         self.watched_count = 0
 
@@ -106,28 +108,40 @@ class TokenReader:
     def on_status(self, words: U64) -> News | None:
         """Compare a (SLOT_COUNT,) snapshot of control words with the cursors; None if nothing is new.
 
-        A word of another generation than the watched one is stale or foreign and says nothing.
+        Only words that differ from the last snapshot are looked at. A word of another generation than the watched one
+        is stale or foreign and says nothing.
         """
-        generation = (words >> np.uint64(GENERATION_SHIFT) & np.uint64(GENERATION_MASK)).astype(np.int64)
-        count = (words >> np.uint64(TOKEN_COUNT_SHIFT) & np.uint64(TOKEN_COUNT_MASK)).astype(np.int64)
-        completed = (words & np.uint64(STATE_MASK)) == SlotState.DECODE_COMPLETED
-        fresh = (generation == self._generation) & ((count > self._count) | completed)
-        slots = np.flatnonzero(fresh)
+        slots = np.flatnonzero(words != self._last)
         if not slots.size:
             return None
-        slots, urgent_count = self._bounded(slots)
-        status = (words[slots] >> np.uint64(STATUS_SHIFT) & np.uint64(STATUS_MASK)).astype(np.int64)
-        return News(slots, urgent_count, self._count[slots], count[slots], completed[slots], status)
+        word = words[slots]
+        self._last[slots] = word
+        generation = (word >> np.uint64(GENERATION_SHIFT) & np.uint64(GENERATION_MASK)).astype(np.int64)
+        count = (word >> np.uint64(TOKEN_COUNT_SHIFT) & np.uint64(TOKEN_COUNT_MASK)).astype(np.int64)
+        completed = (word & np.uint64(STATE_MASK)) == SlotState.DECODE_COMPLETED
+        fresh = (generation == self._generation[slots]) & ((count > self._count[slots]) | completed)
+        if not fresh.any():
+            return None
+        chosen = np.flatnonzero(fresh)
+        order, urgent_count = self._bounded(slots[chosen])
+        chosen = chosen[order]
+        slots = slots[chosen]
+        status = (word[chosen] >> np.uint64(STATUS_SHIFT) & np.uint64(STATUS_MASK)).astype(np.int64)
+        return News(slots, urgent_count, self._count[slots], count[chosen], completed[chosen], status)
 
     def _bounded(self, slots: Slots) -> tuple[Slots, int]:
+        """Positions of `slots` in reading order, at most `reads_max`, and how many of them are urgent."""
         urgent = self._count[slots] == 0
-        first, rest = slots[urgent], slots[~urgent]
+        first, rest = np.flatnonzero(urgent), np.flatnonzero(~urgent)
         if slots.size > self._reads_max:
-            first = first[: self._reads_max]
-            split = int(np.searchsorted(rest, self._rotor))
-            rest = np.concatenate((rest[split:], rest[:split]))[: self._reads_max - first.size]
-            if rest.size:
-                self._rotor = int(rest[-1]) + 1
+            split = int(np.searchsorted(slots[rest], self._rotor))
+            rest = np.concatenate((rest[split:], rest[:split]))
+            order = np.concatenate((first, rest))
+            kept, left = order[: self._reads_max], order[self._reads_max :]
+            self._last[slots[left]] = _UNSEEN  # found again by the next snapshot
+            if kept.size > first.size:
+                self._rotor = int(slots[kept[-1]]) + 1
+            return kept, min(int(first.size), int(kept.size))
         return np.concatenate((first, rest)), int(first.size)
 
     def on_tokens(self, news: News) -> None:

@@ -1,0 +1,117 @@
+"""The ring over real bytes: what both sides do to its memory, with every move checked against the table."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blink.common import layout
+from blink.common.layout import Buffer, Ctl, Descriptor
+from blink.common.states import Actor, SlotState, SlotStatus
+from blink.common.transitions import require_legal
+
+Slots = NDArray[np.int64]
+
+
+class Ring:
+    """Header, status array and descriptor array in three writable buffers of any kind.
+
+    The frontend's side stores bytes as its WRITEs arrive; the gpu's side moves slots by word. Both refuse an illegal
+    (from, to, actor) with IllegalTransitionError before a byte changes.
+    """
+
+    def __init__(self, status: Buffer, descriptors: Buffer, header: Buffer) -> None:
+        for name, buffer, size in (
+            ("status array", status, layout.STATUS_ARRAY_BYTES),
+            ("descriptor array", descriptors, layout.DESCRIPTOR_ARRAY_BYTES),
+            ("ring header", header, layout.HEADER_BYTES),
+        ):
+            if memoryview(buffer).nbytes != size:
+                raise ValueError(f"the {name} has {memoryview(buffer).nbytes} bytes, the layout says {size}")
+        self.header = memoryview(header).cast("B")
+        self.descriptors = memoryview(descriptors).cast("B")
+        self._status = memoryview(status).cast("B")
+        self._words = self._status.cast("Q")  # even: ctl, odd: pulse
+        self.ctl = layout.ctl_words(status)
+        self.pulse = np.frombuffer(status, dtype="<u8")[1::2]
+
+    @classmethod
+    def in_memory(cls, boot_id: int, epoch: int = 0) -> Ring:
+        """A fresh ring, all slots empty, in buffers of its own."""
+        status, descriptors = bytearray(layout.STATUS_ARRAY_BYTES), bytearray(layout.DESCRIPTOR_ARRAY_BYTES)
+        ring = cls(status, descriptors, bytearray(layout.header_words(boot_id, epoch)))
+        layout.cancel_words(descriptors)[:] = layout.CANCEL_NONE
+        ring.ctl[:] = Ctl(SlotState.EMPTY, epoch=epoch % layout.EPOCH_MODULUS).pack()
+        return ring
+
+    # --- the frontend's side ---
+
+    def write_status(self, offset_bytes: int, data: bytes) -> list[int]:
+        """A WRITE into the status array arrives; returns the slots whose control word it covers."""
+        slots = list(range(offset_bytes // 16, -(-(offset_bytes + len(data)) // 16)))
+        for slot in slots:
+            start = slot * layout.STATUS_STRIDE_BYTES - offset_bytes
+            after = data[start] & layout.STATE_MASK
+            require_legal(SlotState(self.state(slot)), SlotState(after), Actor.FRONTEND)
+        self._status[offset_bytes : offset_bytes + len(data)] = data
+        return slots
+
+    def write_descriptors(self, offset_bytes: int, data: bytes) -> None:
+        """A WRITE into the descriptor array arrives (descriptors, or one cancel word)."""
+        self.descriptors[offset_bytes : offset_bytes + len(data)] = data
+
+    # --- the gpu's side ---
+
+    def word(self, slot: int) -> int:
+        """The slot's control word."""
+        return self._words[2 * slot]
+
+    def state(self, slot: int) -> int:
+        """The slot's state."""
+        return self._words[2 * slot] & layout.STATE_MASK
+
+    def descriptor(self, slot: int) -> Descriptor | None:
+        """The slot's descriptor, None if its checksum is wrong."""
+        return layout.unpack_descriptor(self.descriptors, slot * layout.DESCRIPTOR_STRIDE_BYTES)
+
+    def cancelled_generation(self, slot: int) -> int:
+        """The generation that the slot's cancel word names, GENERATION_NONE if none."""
+        offset = slot * layout.DESCRIPTOR_STRIDE_BYTES + layout.CANCEL_OFFSET_BYTES
+        return layout.cancel_generation(layout.read_word(self.descriptors, offset))
+
+    def compare_and_swap(self, slot: int, expected: int, to: SlotState) -> bool:
+        """Claim: replace the whole control word if it still is `expected`; False if it is not."""
+        if self._words[2 * slot] != expected:
+            return False
+        require_legal(SlotState(expected & layout.STATE_MASK), to, Actor.GPU)
+        self._words[2 * slot] = expected & ~layout.STATE_MASK | to
+        return True
+
+    def move(self, slot: int, to: SlotState, new_tokens: int = 0, status: SlotStatus = SlotStatus.NONE) -> int:
+        """One store of the control word: state, status and token count together. Returns the new token count."""
+        word = self._words[2 * slot]
+        require_legal(SlotState(word & layout.STATE_MASK), to, Actor.GPU)
+        word = word & ~(layout.STATE_MASK | layout.STATUS_MASK << layout.STATUS_SHIFT)
+        word += to | status << layout.STATUS_SHIFT | new_tokens << layout.TOKEN_COUNT_SHIFT
+        self._words[2 * slot] = word
+        return word >> layout.TOKEN_COUNT_SHIFT & layout.TOKEN_COUNT_MASK
+
+    def move_all(self, slots: Slots, source: SlotState, to: SlotState) -> None:
+        """Pause or resume a batch: every one of `slots` is in `source` and goes to `to`."""
+        require_legal(source, to, Actor.GPU)
+        words = self._all_in(slots, source)
+        self.ctl[slots] = words ^ np.uint64(source ^ to)
+
+    def add_tokens(self, slots: Slots, steps: int, step: int) -> None:
+        """`steps` tokens more in every one of `slots`, all decoding; `step` is the scheduler's step number (pulse)."""
+        words = self._all_in(slots, SlotState.DECODE_PROCESSING)
+        self.ctl[slots] = words + np.uint64(steps << layout.TOKEN_COUNT_SHIFT)
+        generation = words >> np.uint64(layout.GENERATION_SHIFT) & np.uint64(layout.GENERATION_MASK)
+        self.pulse[slots] = generation | np.uint64((step & layout.PULSE_FIELDS[1].mask) << layout.PULSE_FIELDS[1].shift)
+
+    def _all_in(self, slots: Slots, state: SlotState) -> layout.U64:
+        words = self.ctl[slots]
+        if ((words & np.uint64(layout.STATE_MASK)) != state).any():
+            wrong = [int(s) for s in slots if self.state(int(s)) != state]
+            require_legal(SlotState(self.state(wrong[0])), SlotState.EMPTY, Actor.GPU)
+        return words
