@@ -79,7 +79,7 @@ def _identity(result: RunResult) -> dict[str, Any]:
 def _load(result: RunResult) -> dict[str, Any]:
     """The offered load: as configured where the scenario draws arrivals, else as it was sent."""
     workload = result.scenario.get("workload", {})
-    arrivals = workload.get("arrivals", {}) if "trace" not in workload else {}
+    arrivals = workload.get("arrivals", {})
     rate = arrivals.get("rate")
     return {
         "num_prompts": len(result.requests["sent_ns"]),

@@ -1,0 +1,21 @@
+"""One random generator for each component of a run, so that what one draws never shifts what another does."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Stream(IntEnum):
+    """The components that draw. The number is part of every run's outcome: never change one, only add."""
+
+    ARRIVALS = 0
+    LENGTHS = 1
+    CANCELS = 2  # which clients lose patience
+    PATIENCE = 3  # and when
+
+
+def generator(seed: int, stream: Stream) -> np.random.Generator:
+    """The generator of a component: PCG64, spawned from the scenario's seed by the component's number."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(int(stream),))))
