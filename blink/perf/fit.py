@@ -1,8 +1,9 @@
 """Fit the two free constants of the decode roofline to measured steps: `python -m blink.perf.fit [points.toml]`.
 
-Free are the floor of a captured kernel and the share of the memory bandwidth that attention reaches; the bandwidth of the
-matrix products and the FLOP rate are measured apart. A step is linear in the floor and in the reciprocal of that share, so
-least squares over relative errors has a closed form. Points whose use is "holdout" are predicted, never fitted.
+Free are the floor of a captured kernel and the share of the memory bandwidth that attention reaches; the
+bandwidth of the matrix products and the FLOP rate are measured apart. A step is linear in the floor and in the
+reciprocal of that share, so least squares over relative errors has a closed form. Points whose use is "holdout"
+are predicted, never fitted.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def load_points(path: str | Path = DEFAULT_POINTS) -> Points:
 
 
 def fit(data: Points) -> Fit:
-    """Least squares over the relative errors of the fit points. InputError when they do not determine both constants."""
-    # Element-wise bytes count only beyond the floor, so the linear part depends on the floor: solve until it stands still.
+    """Least squares over the relative errors of the fit points. InputError if they do not settle both constants."""
+    # Element-wise bytes count only beyond the floor, so the rest depends on the floor: solve until it stands still.
     found = Fit(1000, 1.0)
     for _ in range(ROUNDS):
         following = _solve(data, found.applied(data.gpu))
@@ -125,7 +126,7 @@ def residuals(data: Points, gpu: GpuProfile) -> list[Residual]:
 
 
 def _solve(data: Points, gpu: GpuProfile) -> Fit:
-    """One weighted linear solve: period - rest = kernels * floor + ideal attention / efficiency, divided by the period."""
+    """One solve of (period - rest) / period = (kernels * floor + ideal attention / efficiency) / period."""
     rows = []
     for point in data.points:
         if point.use != "fit":

@@ -12,7 +12,7 @@ from blink.perf.profile import Constant, constant, load_profile, typed_values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProfile:
-    """Constants of one GPU. Efficiencies are shares of the peak beside them; `constants` keeps every source and range."""
+    """Constants of one GPU. Efficiencies are shares of a peak; `constants` keeps every source and range."""
 
     name: str
     constants: Mapping[str, Constant] = field(repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ _HOP_KEYS = ("name", "from", "to", "latency_ns", "bandwidth_bytes_per_s", "share
 class Hop:
     """One link, full duplex, from `source` to `target` and back.
 
-    `latency_ns` is one way, for a message of no size; `bandwidth_bytes_per_s` is the payload rate of one direction, after
-    headers. A `shared` hop also carries traffic that is not this path's, such as the host's own.
+    `latency_ns` is one way, for a message of no size; `bandwidth_bytes_per_s` is the payload rate of one direction,
+    after headers. A `shared` hop also carries traffic that is not this path's, such as the host's own.
     """
 
     name: str
@@ -85,7 +86,12 @@ def _hop(profile: Profile, index: int, table: Any) -> Hop:
     specs = {field.name: field for field in dataclasses.fields(Hop) if "unit" in field.metadata}
     found = {
         name: parse_constant(
-            profile.origin, f"{where}.{name}", name, table.get(name), profile.default_kind, profile.default_source
+            profile.origin,
+            f"{where}.{name}",
+            name,
+            table.get(name),
+            profile.default_kind,
+            profile.default_source,
         )
         for name in specs
     }
@@ -103,11 +109,13 @@ def _hop(profile: Profile, index: int, table: Any) -> Hop:
 def _check_path(profile: Profile, hops: tuple[Hop, ...]) -> None:
     if not hops or hops[0].source != "client" or hops[-1].target != "gpu" or all(hop.target != "dpu" for hop in hops):
         raise InputError(f"{profile.origin}: hop: the path must begin at client, pass dpu and end at gpu")
-    for before, after in zip(hops, hops[1:], strict=False):
+    for before, after in itertools.pairwise(hops):
         if before.target != after.source:
             raise InputError(
                 f"{profile.origin}: hop {after.name}: from: {after.source!r} is not allowed; allowed: {before.target}"
             )
     for what, names in (("name", [hop.name for hop in hops]), ("to", [hop.target for hop in hops])):
         if len(set(names)) != len(names):
-            raise InputError(f"{profile.origin}: hop: {what}: {', '.join(names)} is not allowed; allowed: each one once")
+            raise InputError(
+                f"{profile.origin}: hop: {what}: {', '.join(names)} is not allowed; allowed: each one once"
+            )

@@ -43,8 +43,8 @@ class MemoryBudget:
         """Subtract every fixed part from `utilisation` of the memory and fill the rest with KV blocks.
 
         `prefill_tokens_max` is batch x sequence of the largest captured prefill; `prompt_tokens_max` and
-        `output_tokens_max` are the caps of one slot. Raises InputError that says by how many GiB the plan does not fit and
-        which part is the largest, unless at least one request of the full caps has its blocks.
+        `output_tokens_max` are the caps of one slot. Raises InputError that says by how many GiB the plan does not
+        fit and which part is the largest, unless at least one request of the full caps has its blocks.
         """
         _check("utilisation", utilisation, 0.01, 1.0)
         for name, value in (("batch_max", batch_max), ("kv_block_tokens", kv_block_tokens)):
@@ -93,8 +93,8 @@ def ring_bytes(prompt_tokens_max: int, output_tokens_max: int) -> int:
 def workspace_bytes(step: StepModel, tokens: int, rows: int) -> int:
     """Live activations at the widest point of the largest step, its logits, and the engine's own workspace.
 
-    A layer holds the residual and its normed copy, and either queries, keys, values and the attention's output, or the gate,
-    up and product vectors of the FFN (of every routed expert). Logits are held in 32 bits for sampling.
+    A layer holds the residual and its normed copy, and either queries, keys, values and the attention's output, or
+    the gate, up and product vectors of the FFN (of every routed expert). Logits have 32 bits for sampling.
     """
     shape, ways = step.shape, step.tensor_parallel
     attention = 2 * shape.query_size + 2 * shape.kv_size
@@ -109,9 +109,9 @@ def _does_not_fit(step: StepModel, utilisation: float, usable: int, parts: dict[
     largest = max(parts, key=lambda name: parts[name])
     listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
     return (
-        f"memory: {step.shape.name} on {step.tensor_parallel} x {step.gpu.name} does not fit by {short / GIB:.2f} GiB: "
-        f"{usable / GIB:.2f} GiB usable ({utilisation:g} of {step.gpu.memory_bytes / GIB:.2f}), needed in GiB: {listed}; "
-        f"the largest part is {largest}"
+        f"memory: {step.shape.name} on {step.tensor_parallel} x {step.gpu.name} does not fit by "
+        f"{short / GIB:.2f} GiB: {usable / GIB:.2f} GiB usable ({utilisation:g} of "
+        f"{step.gpu.memory_bytes / GIB:.2f}), needed in GiB: {listed}; the largest part is {largest}"
     )
 
 

@@ -39,9 +39,7 @@ class RangeTracker:
             self._observed[name] = (known[0], value)
 
 
-def violations(
-    owner: str, constants: Mapping[str, Constant], observed: Mapping[str, tuple[int, int]]
-) -> list[str]:
+def violations(owner: str, constants: Mapping[str, Constant], observed: Mapping[str, tuple[int, int]]) -> list[str]:
     """Lines for the constants of `owner` whose range does not hold what was observed, in a fixed order."""
     lines = []
     for constant in sorted(constants.values(), key=lambda item: item.name):

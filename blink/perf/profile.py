@@ -4,9 +4,9 @@ A profile is named (`h200`, shipped with the package) or given as the path of a 
 
     kernel_floor_ns = { value = 2831, unit = "ns", kind = "fitted", source = "...", range = { batch = [1, 64] } }
 
-`kind` says how far to trust it: `measured` and `fitted` constants carry the `range` they hold in. A file may state `kind` and
-`source` once, at the top, for constants that do not say their own; and `carry_over = "h200"` takes what the file leaves out
-from another profile, where it becomes `assumed`.
+`kind` says how far to trust it: `measured` and `fitted` constants carry the `range` they hold in. A file may state
+`kind` and `source` once, at the top, for constants that do not say their own; and `carry_over = "h200"` takes what
+the file leaves out from another profile, where it becomes `assumed`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def typed_values(cls: type[Any], profile: Profile) -> dict[str, Any]:
         if found is not None:
             values[name] = typed_value(profile.origin, f"constants.{name}", found, field)
         elif field.default is dataclasses.MISSING:
-            raise InputError(f"{profile.origin}: constants.{name}: missing; needed with unit {field.metadata['unit']!r}")
+            unit = field.metadata["unit"]
+            raise InputError(f"{profile.origin}: constants.{name}: missing; needed with unit {unit!r}")
     return values
 
 
@@ -177,7 +178,9 @@ def _carried(kind: str, path: Path, name: object, origin: str) -> dict[str, Cons
         raise InputError(f"{origin}: carry_over: {name!r} is not allowed; allowed: the name of another {kind} profile")
     base = load_profile(kind, name)
     return {
-        key: dataclasses.replace(item, kind="assumed", source=f"carried over from {base.name} ({item.kind} there): {item.source}")
+        key: dataclasses.replace(
+            item, kind="assumed", source=f"carried over from {base.name} ({item.kind} there): {item.source}"
+        )
         for key, item in base.constants.items()
     }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blink.common.errors import InputError
-from blink.perf.profile import constant, load_profile, typed_values
+from blink.perf.profile import constant, list_profiles, load_profile, typed_values
 
 HF_MODEL_TYPES = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe")
 
@@ -41,21 +41,24 @@ class ModelShape:
     def __post_init__(self) -> None:
         if self.head_count % self.kv_head_count:
             raise InputError(
-                f"model {self.name}: head_count: {self.head_count} is not a multiple of kv_head_count {self.kv_head_count}"
+                f"model {self.name}: head_count: {self.head_count} is not allowed; allowed: a multiple of "
+                f"kv_head_count {self.kv_head_count}"
             )
         if self.expert_count and not (1 <= self.experts_per_token <= self.expert_count and self.expert_ffn_size):
             raise InputError(
-                f"model {self.name}: experts_per_token: {self.experts_per_token} is not allowed with {self.expert_count} "
-                f"experts of inner width {self.expert_ffn_size}; allowed: 1 to {self.expert_count}, width at least 1"
+                f"model {self.name}: experts_per_token: {self.experts_per_token} is not allowed with "
+                f"{self.expert_count} experts of inner width {self.expert_ffn_size}; "
+                f"allowed: 1 to {self.expert_count}, width at least 1"
             )
         if not self.expert_count and not self.ffn_size:
             raise InputError(f"model {self.name}: ffn_size: 0 is not allowed in a dense model; allowed: at least 1")
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> ModelShape:
-        """A shipped shape by name, a profile TOML by path, or a Hugging Face config.json (or the folder that has it)."""
+        """A shipped shape by name, a profile TOML by path, or a Hugging Face config.json or its folder."""
         path = Path(name_or_path)
-        if path.suffix == ".json" or path.is_dir():
+        # A shipped name wins over a folder that happens to be called the same.
+        if path.suffix == ".json" or (str(name_or_path) not in list_profiles("model") and path.is_dir()):
             return cls.from_hf_config(path)
         profile = load_profile("model", name_or_path)
         return cls(name=profile.name, **typed_values(cls, profile))

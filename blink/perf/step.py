@@ -1,7 +1,8 @@
 """StepModel: how long one captured step takes, by a roofline of the model's shape on a GPU.
 
-Every operator group takes the longer of its bytes at the attainable bandwidth and its FLOPs at the attainable rate; groups
-run one after another, and each captured kernel adds a floor for its launch, ramp and tail (docs/models.md has the residuals).
+Every operator group takes the longer of its bytes at the attainable bandwidth and its FLOPs at the attainable rate;
+groups run one after another, and each captured kernel adds a floor for its launch, ramp and tail (docs/models.md
+has the residuals).
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """A step by its parts, in nanoseconds. `total_ns` adds gemm, attention, elementwise, sampling, floor and all_reduce.
+    """A step by its parts, in nanoseconds. `total_ns` adds gemm, attention, elementwise, sampling, floor, all_reduce.
 
-    `*_bytes_ns` and `*_flops_ns` are the two sides of the roofline; `gemm_ns` is the sum over products of the longer side.
+    `*_bytes_ns` and `*_flops_ns` are the two sides of the roofline; `gemm_ns` sums the longer side over products.
     `elementwise_ns` is what element-wise kernels need beyond their share of the floor.
     """
 
@@ -70,7 +71,16 @@ class StepModel:
     `tensor_parallel` GPUs share heads, FFN and vocabulary. Raises InputError for a split the shape does not allow.
     """
 
-    __slots__ = ("_decode_base", "_kv_q32", "_prefill", "dtype_bytes", "engine", "gpu", "shape", "tensor_parallel")
+    __slots__ = (
+        "_decode_base",
+        "_kv_q32",
+        "_prefill",
+        "dtype_bytes",
+        "engine",
+        "gpu",
+        "shape",
+        "tensor_parallel",
+    )
 
     def __init__(
         self,
@@ -89,7 +99,7 @@ class StepModel:
         self.engine = engine if engine is not None else EngineProfile.load(DEFAULT_ENGINE)
         self._decode_base: dict[int, int] = {}
         self._prefill: dict[tuple[int, int], int] = {}
-        # Attention over a live KV token costs the same wherever the token is, so a step is one multiply beyond its base.
+        # A live KV token costs the same wherever it is, so a step is one multiply beyond its base.
         self._kv_q32 = round(max(self._kv_token_ns()) * (1 << 32))
 
     def decode_ns(self, batch: int, kv_tokens: int) -> int:
@@ -142,7 +152,7 @@ class StepModel:
             attention_flops_ns=attention_flops_ns,
             attention_ns=max(attention_bytes_ns, attention_flops_ns),
             elementwise_ns=self._elementwise_ns(tokens),
-            sampling_ns=self._bytes_ns(self.engine.logit_accesses * rows * self.shape.vocab_size / self.tensor_parallel),
+            sampling_ns=self._sampling_ns(rows),
             floor_kernel_count=kernel_count,
             floor_ns=kernel_count * self.gpu.kernel_floor_ns,
             all_reduce_ns=self._all_reduce_ns(tokens, rows),
@@ -185,11 +195,15 @@ class StepModel:
         flops = 4 * shape.layer_count * shape.query_size / self.tensor_parallel
         return size / bandwidth * NS_PER_S, flops / rate * NS_PER_S
 
+    def _sampling_ns(self, rows: int) -> float:
+        return self._bytes_ns(self.engine.logit_accesses * rows * self.shape.vocab_size / self.tensor_parallel)
+
     def _elementwise_ns(self, tokens: int) -> float:
         shape, engine = self.shape, self.engine
         inner = shape.experts_per_token * shape.expert_ffn_size if shape.expert_count else shape.ffn_size
-        split = engine.query_accesses * shape.query_size + engine.kv_accesses * shape.kv_size + engine.ffn_accesses * inner
-        moved = engine.hidden_accesses * shape.hidden_size + split / self.tensor_parallel
+        heads = engine.query_accesses * shape.query_size + engine.kv_accesses * shape.kv_size
+        split = (heads + engine.ffn_accesses * inner) / self.tensor_parallel
+        moved = engine.hidden_accesses * shape.hidden_size + split
         floor = engine.elementwise_kernels_per_layer * self.gpu.kernel_floor_ns
         return shape.layer_count * max(0.0, self._bytes_ns(tokens * moved) - floor)
 
@@ -219,7 +233,7 @@ def check_tensor_parallel(shape: ModelShape, tensor_parallel: int) -> None:
     ]
     if tensor_parallel not in allowed:
         raise InputError(
-            f"tensor_parallel: {tensor_parallel!r} is not allowed for {shape.name} with {shape.kv_head_count} KV heads; "
+            f"tensor_parallel: {tensor_parallel!r} is not allowed for {shape.name}, {shape.kv_head_count} KV heads; "
             f"allowed: {', '.join(map(str, allowed))}"
         )
 

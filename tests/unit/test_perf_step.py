@@ -1,0 +1,226 @@
+"""The step model: agreement with the H200, monotonicity, padding, mixture of experts, tensor parallelism."""
+
+from __future__ import annotations
+
+import dataclasses
+import timeit
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blink.common.errors import InputError
+from blink.perf.engine import EngineProfile
+from blink.perf.gpu import GpuProfile
+from blink.perf.observed import RangeTracker
+from blink.perf.profile import list_profiles
+from blink.perf.shape import ModelShape
+from blink.perf.step import StepModel
+from tests.shared import shared_path
+
+H200 = GpuProfile.load("h200")
+LLAMA = ModelShape.load("llama-3-8b")
+MODELS = [
+    StepModel(ModelShape.load(shape), GpuProfile.load(gpu), engine=EngineProfile.load(engine))
+    for shape, gpu, engine in (
+        ("llama-3-8b", "h200", "torch-capture"),
+        ("qwen3-30b-a3b", "h100-96gb", "tensorrt"),
+        ("qwen3-32b", "a100-80gb", "tensorrt"),
+    )
+]
+
+
+@pytest.mark.parametrize(("batch", "measured_ms"), [(1, 5.831), (16, 6.623), (64, 8.604)])
+def test_h200_decode_agrees_within_3_percent(batch: int, measured_ms: float) -> None:
+    period = StepModel(LLAMA, H200).decode_ns(batch, batch * 1024) + H200.loop_overhead_ns
+    assert period == pytest.approx(measured_ms * 1e6, rel=0.03)
+
+
+def test_four_layer_holdout_is_predicted_within_3_percent() -> None:
+    shape = dataclasses.replace(LLAMA, layer_count=4)
+    period = StepModel(shape, H200).decode_ns(16, 16 * 1024) + H200.loop_overhead_ns
+    assert period == pytest.approx(1.1197e6, rel=0.03)
+
+
+@pytest.mark.parametrize(("batch", "layers"), [(1, 32), (16, 32), (64, 32), (16, 4)])
+def test_h200_decode_against_the_raw_arrays(batch: int, layers: int) -> None:
+    path = shared_path(f"measurements/steps_b{batch}_t1024_l{layers}_interfered.npz")
+    measured_us = float(np.median(np.load(path)["device"]))
+    model = StepModel(dataclasses.replace(LLAMA, layer_count=layers), H200)
+    period = model.decode_ns(batch, batch * 1024) + H200.loop_overhead_ns
+    assert period == pytest.approx(measured_us * 1000, rel=0.03)
+
+
+def test_decode_by_hand() -> None:
+    """Batch 1 and no KV on the H200: weights once at the attainable bandwidth, plus the floor of every kernel."""
+    parts = StepModel(LLAMA, H200).decode_breakdown(1, 0)
+    weights = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256
+    in_and_out = 32 * (4096 + 6144 + 2 * 4096 + 4096 + 2 * 14336 + 14336 + 4096) + 4096 + 128256
+    assert parts.gemm_bytes_ns == pytest.approx((weights + in_and_out) * 2 / (4.8e12 * 0.896) * 1e9)
+    assert parts.gemm_flops_ns == pytest.approx(2 * weights / (989e12 * 0.799) * 1e9)
+    assert parts.gemm_ns == parts.gemm_bytes_ns
+    assert (parts.floor_kernel_count, parts.floor_ns) == (822, 822 * H200.kernel_floor_ns)
+    assert (parts.attention_ns, parts.all_reduce_ns, parts.elementwise_ns) == (0, 0, 0)
+
+
+def test_attention_reads_live_tokens_by_hand() -> None:
+    model = StepModel(LLAMA, H200)
+    added = model.decode_ns(16, 100_000) - model.decode_ns(16, 0)
+    bandwidth = 4.8e12 * H200.attention_bandwidth_efficiency
+    assert added == pytest.approx(100_000 * 131_072 / bandwidth * 1e9, abs=1)
+
+
+def test_long_prefill_is_bound_by_flops() -> None:
+    parts = StepModel(LLAMA, H200).prefill_breakdown(1, 8192)
+    assert parts.gemm_flops_ns > 5 * parts.gemm_bytes_ns
+    weights = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) * 8192 + 4096 * 128256
+    assert parts.gemm_flops_ns == pytest.approx(2 * weights / (989e12 * 0.799) * 1e9)
+    pairs = 8192 * 8193 // 2
+    assert parts.attention_flops_ns == pytest.approx(4 * 32 * 4096 * pairs / (989e12 * 0.5) * 1e9)
+
+
+def test_matrix_products_turn_from_memory_to_flops_one_by_one() -> None:
+    """The longer side is taken for each product, so the sum is at least the longer side of the sums."""
+    parts = StepModel(LLAMA, H200).prefill_breakdown(1, 256)
+    assert parts.gemm_ns >= max(parts.gemm_bytes_ns, parts.gemm_flops_ns)
+    assert parts.gemm_ns <= parts.gemm_bytes_ns + parts.gemm_flops_ns
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(batch=st.integers(1, 512), kv_tokens=st.integers(0, 1 << 21), more=st.integers(1, 4096))
+def test_more_decode_work_is_never_faster(model: StepModel, batch: int, kv_tokens: int, more: int) -> None:
+    now = model.decode_ns(batch, kv_tokens)
+    assert 0 < now <= model.decode_ns(batch + more, kv_tokens)
+    assert now <= model.decode_ns(batch, kv_tokens + more)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(batch=st.integers(1, 64), sequence=st.integers(1, 16384), more=st.integers(1, 2048))
+def test_more_prefill_work_is_never_faster(model: StepModel, batch: int, sequence: int, more: int) -> None:
+    now = model.prefill_ns(batch, sequence)
+    assert 0 < now <= model.prefill_ns(batch, sequence + more)
+    assert now <= model.prefill_ns(batch + 1, sequence)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@given(batch=st.integers(1, 256), kv_tokens=st.integers(0, 1 << 21))
+def test_the_fast_path_equals_the_breakdown(model: StepModel, batch: int, kv_tokens: int) -> None:
+    assert abs(model.decode_ns(batch, kv_tokens) - model.decode_breakdown(batch, kv_tokens).total_ns) <= 1
+
+
+def test_padding_costs_rows_but_no_kv() -> None:
+    """One live sequence in a graph captured for 64 pays for 64 rows, and reads its own cache only."""
+    model = StepModel(LLAMA, H200)
+    alone, padded = model.decode_breakdown(1, 1024), model.decode_breakdown(64, 1024)
+    assert padded.attention_ns == alone.attention_ns
+    assert padded.gemm_flops_ns == pytest.approx(64 * alone.gemm_flops_ns)
+    assert padded.sampling_ns == pytest.approx(64 * alone.sampling_ns)
+    assert model.prefill_ns(4, 512) > model.prefill_ns(1, 512)
+
+
+def test_moe_reads_only_the_experts_it_touches() -> None:
+    shape = ModelShape.load("qwen3-30b-a3b")
+    model = StepModel(shape, H200)
+    one = model.decode_breakdown(1, 0).gemm_bytes_ns
+    active = (shape.active_param_count - shape.embedding_params) * 2 / (4.8e12 * 0.896) * 1e9
+    assert one == pytest.approx(active, rel=0.01)
+    every = model.decode_breakdown(512, 0).gemm_bytes_ns
+    whole = (shape.param_count - shape.embedding_params) * 2 / (4.8e12 * 0.896) * 1e9
+    assert whole < every < 1.1 * whole
+
+
+def test_moe_flops_follow_active_parameters() -> None:
+    shape = ModelShape.load("qwen3-30b-a3b")
+    parts = StepModel(shape, H200).prefill_breakdown(1, 4096)
+    body = shape.active_param_count - 2 * shape.embedding_params
+    assert parts.gemm_flops_ns == pytest.approx(2 * body * 4096 / (989e12 * 0.799) * 1e9, rel=0.01)
+
+
+def test_tensor_parallel_divides_weights_and_cache_and_adds_all_reduce() -> None:
+    one, two = StepModel(LLAMA, H200), StepModel(LLAMA, H200, tensor_parallel=2)
+    single, split = one.decode_breakdown(16, 65536), two.decode_breakdown(16, 65536)
+    assert split.gemm_flops_ns == pytest.approx(single.gemm_flops_ns / 2)
+    assert single.gemm_bytes_ns / 2 <= split.gemm_bytes_ns <= 1.01 * single.gemm_bytes_ns / 2
+    assert split.attention_ns == pytest.approx(single.attention_ns / 2)
+    moved = (2 * 32 * 2 * 0.5 * 16 * 4096 + 0.5 * 16 * 128256) * 2
+    assert split.all_reduce_ns == pytest.approx(65 * H200.all_reduce_latency_ns + moved / 450e9 * 1e9)
+    assert single.all_reduce_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "ways", "allowed"), [("llama-3-8b", 3, "1, 2, 4, 8"), ("phi-4", 4, "1, 2, 5, 10"), ("phi-4", 0, "1, 2")]
+)
+def test_tensor_parallel_refusals(shape: str, ways: int, allowed: str) -> None:
+    with pytest.raises(InputError, match=f"tensor_parallel: {ways} is not allowed for {shape}.*allowed: {allowed}"):
+        StepModel(ModelShape.load(shape), H200, tensor_parallel=ways)
+
+
+@pytest.mark.parametrize("width", [0, 3, 4])
+def test_width_refusals(width: int) -> None:
+    with pytest.raises(InputError, match=f"dtype_bytes: {width} is not allowed; allowed: 2, 1"):
+        StepModel(LLAMA, H200, dtype_bytes=width)
+
+
+def test_eight_bit_weights_halve_the_bytes() -> None:
+    two, one = (StepModel(LLAMA, H200, dtype_bytes=width).decode_breakdown(16, 65536) for width in (2, 1))
+    assert one.gemm_bytes_ns == pytest.approx(two.gemm_bytes_ns / 2)
+    assert one.attention_ns == pytest.approx(two.attention_ns / 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda model: model.decode_ns(0, 10), "batch: 0"),
+        (lambda model: model.decode_breakdown(1, -1), "kv_tokens: -1"),
+        (lambda model: model.prefill_ns(1, 0), "sequence: 0"),
+    ],
+)
+def test_size_refusals(call, says: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=f"{says} is not allowed"):
+        call(StepModel(LLAMA, H200))
+
+
+@pytest.mark.parametrize("gpu", list_profiles("gpu"))
+def test_every_gpu_runs_every_model_slower_with_less_bandwidth(gpu: str) -> None:
+    profile = GpuProfile.load(gpu)
+    slower = dataclasses.replace(profile, memory_bandwidth_bytes_per_s=profile.memory_bandwidth_bytes_per_s / 2)
+    for name in list_profiles("model"):
+        shape = ModelShape.load(name)
+        assert StepModel(shape, profile).decode_ns(1, 1024) < StepModel(shape, slower).decode_ns(1, 1024)
+
+
+def test_a_fused_engine_is_faster_for_fewer_kernels() -> None:
+    fused = StepModel(LLAMA, H200, engine=EngineProfile.load("tensorrt"))
+    assert fused.decode_breakdown(1, 0).floor_kernel_count == 32 * 9 + 12
+    assert fused.decode_ns(1, 1024) < StepModel(LLAMA, H200).decode_ns(1, 1024)
+
+
+def test_range_violations_name_what_was_stretched() -> None:
+    model = StepModel(LLAMA, H200)
+    tracker = RangeTracker()
+    assert model.range_violations(tracker.observed()) == []
+    tracker.decode(16, 16384)
+    tracker.decode(64, 65536)
+    assert model.range_violations(tracker.observed()) == []
+    tracker.decode(128, 1000)
+    tracker.prefill(2, 512)
+    assert tracker.observed() == {
+        "batch": (16, 128),
+        "kv_tokens": (1000, 65536),
+        "sequence": (512, 512),
+        "tokens": (1024, 1024),
+    }
+    lines = model.range_violations(tracker.observed())
+    assert "h200: kernel_floor_ns (fitted) holds for batch 1 to 64, the run had 16 to 128" in lines
+    assert "h200: kernel_floor_ns (fitted) holds for kv_tokens 1024 to 65536, the run had 1000 to 65536" in lines
+    assert "h200: flops_efficiency (measured) holds for tokens 8192 to 8192, the run had 1024 to 1024" in lines
+    assert len(lines) == len(set(lines))
+
+
+def test_decode_costs_under_700_ns_a_call() -> None:
+    """A run asks about half a million times; the best of several rounds keeps other load on the machine out."""
+    model = StepModel(LLAMA, H200)
+    model.decode_ns(16, 1)
+    best = min(timeit.repeat(lambda: model.decode_ns(16, 16384), number=20_000, repeat=7)) / 20_000
+    assert best < 700e-9
