@@ -115,6 +115,7 @@ RANGED = 'launch_ns = { value = 5, unit = "ns", kind = "measured", source = "min
         (RANGED + "{ batch = [2, 1] } }", [".range.batch", "[2, 1]"]),
         (RANGED + "{ colour = [1, 2] } }", ["'colour'", "batch"]),
         (f"launch_ns = {{ value = 5, {GOOD}", ["not valid TOML"]),
+        (f"launch_ns = {{ value = 5, {GOOD}, range = 3 }}", [".range", "3", "not a table"]),
     ],
 )
 def test_a_wrong_constant_is_refused(tmp_path: Path, line: str, says: list[str]) -> None:
@@ -150,6 +151,8 @@ def test_an_unknown_profile_is_refused(name: str, says: str) -> None:
     ("before", "after", "says"),
     [
         ('profile = "gpu"', 'profile = "dpu"', "profile: 'dpu' is not allowed; allowed: gpu"),
+        ("[constants]", "constants = 3", "constants: 3 is not a table"),
+        ("[constants]", "hop = 3", "hop: 3 is not an array of tables"),
         ('name = "mine"', "name = 3", "name: 3 is not allowed"),
         ('description = "a card of my own"', "colour = 1", "key: 'colour' is not allowed"),
         ('carry_over = "h200"', 'carry_over = "mine"', "carry_over: 'mine' is not allowed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -160,6 +161,11 @@ def test_hf_file_refusals(tmp_path: Path, text: str, says: str) -> None:
         ModelShape.from_hf_config(path)
     with pytest.raises(InputError, match="cannot be read"):
         ModelShape.from_hf_config(tmp_path / "none.json")
+
+
+def test_a_dense_model_needs_an_ffn() -> None:
+    with pytest.raises(InputError, match="ffn_size: 0 is not allowed in a dense model"):
+        dataclasses.replace(ModelShape.load("llama-3-8b"), ffn_size=0)
 
 
 def test_experts_touched_limits() -> None:
