@@ -55,9 +55,13 @@ def decimal_of(value: object) -> Decimal | int:
         number = value
     else:
         raise MalformedError("is not a number")
-    if isinstance(number, Decimal) and not number.is_finite():
+    if isinstance(number, int):
+        in_range = abs(number) < 10**_ADJUSTED_MAX
+    elif number.is_finite():
+        in_range = number.adjusted() < _ADJUSTED_MAX
+    else:
         raise UnusableError("not finite")
-    if abs(number) >= 10**_ADJUSTED_MAX:
+    if not in_range:
         raise MalformedError("is out of range")
     return number
 

@@ -27,6 +27,8 @@ def opened(path: Path) -> Iterator[TextIO]:
     Raises InputError for a missing, unreadable, compressed, binary or non-UTF-8 file, a directory, and bytes that turn
     out not to be UTF-8 while the caller reads.
     """
+    if "\0" in str(path):
+        raise InputError(f"{shown(str(path))}: no file can have this name")
     try:
         with path.open("rb") as raw:
             _check_head(path, raw.read(_HEAD_BYTES))
@@ -41,10 +43,6 @@ def opened(path: Path) -> Iterator[TextIO]:
         raise InputError(f"{path}: not UTF-8 text (bytes {bad.hex(' ')}); save it as UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: cannot be read: {shown(str(error))}") from None
 
 
 def _check_head(path: Path, head: bytes) -> None:
