@@ -130,7 +130,8 @@ def test_a_forced_dialect_must_fit(tmp_path: Path) -> None:
     message = refusal(path, dialect="azure-2024")
     assert message == (
         f"{path}: not of dialect azure-2024: found JSON keys 'timestamp, input_length, output_length' "
-        "(looks like mooncake); azure-2024 needs CSV with TIMESTAMP (calendar time with zone), ContextTokens, GeneratedTokens"
+        "(looks like mooncake); azure-2024 needs CSV with TIMESTAMP (calendar time with zone), "
+        "ContextTokens, GeneratedTokens"
     )
     assert "dialect 'moon' is unknown; known: azure-2025" in refusal(path, dialect="moon")
     path.write_bytes(AZURE + b"2023-11-16 10:00:00Z,1,1\n")
@@ -149,11 +150,8 @@ def test_limit_counts_requests_and_stops_reading(tmp_path: Path) -> None:
     requests = read_trace(path, limit=2)
     assert requests.source_row.tolist() == [4, 3] and requests.arrival_ns.tolist() == [0, 4_000_000_000]
     assert requests.report is not None
-    assert (requests.report.rows_read, requests.report.accepted, requests.report.skipped) == (
-        3,
-        2,
-        {"prompt tokens zero": 1},
-    )
+    report = requests.report
+    assert (report.rows_read, report.accepted, report.skipped) == (3, 2, {"prompt tokens zero": 1})
     assert any("stopped after 2 requests" in note for note in requests.report.notes)
     assert "limit: 0" in refusal(path, limit=0)
 
@@ -162,6 +160,22 @@ def test_limit_cuts_a_session(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     path.write_bytes(SESSION % json.dumps([{"input_toks": n, "output_toks": 1} for n in (1, 2, 3)]).encode())
     assert read_trace(path, limit=2).prompt_tokens.tolist() == [1, 2]
+
+
+def test_limit_cuts_a_conversation_and_a_benchmark(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    turns = [{"from": speaker, "value": "abcd"} for speaker in ("human", "gpt") * 3]
+    path.write_text(json.dumps([{"conversations": turns}]))
+    assert read_trace(path, limit=2).prompt_tokens.tolist() == [1, 3]
+    path.write_text(json.dumps({"input_lens": [1, 2, 3], "output_lens": [1, 1, 1], "start_times": [0, 1, 2]}))
+    assert read_trace(path, limit=2).prompt_tokens.tolist() == [1, 2]
+
+
+def test_a_session_without_calls_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(SESSION % b"[]" + SESSION % b'[{"input_toks": 1, "output_toks": 1}]')
+    report = read_trace(path).report
+    assert report is not None and report.skipped == {"session without calls": 1}
 
 
 def test_scales(tmp_path: Path) -> None:
