@@ -1,4 +1,4 @@
-"""summary.json: a run in one dict, under the names that serving benchmarks use, and under `blink` what else is known."""
+"""summary.json: a run in one dict, under the names that serving benchmarks use, and in `blink` what else is known."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def summarize(result: RunResult) -> dict[str, Any]:
     """Every figure of the run as plain data in a fixed order; no wall clock, so the same run gives the same bytes.
 
     The top level has the names of vLLM's serving benchmark, latencies in ms over completed requests, None where there
-    is no sample. `blink` holds outcomes, parts of TTFT, occupancy, launches, padding, shares of time, what limited the run.
+    is no sample. `blink` holds outcomes, parts of TTFT, occupancy, launches, padding, shares of time, what limited it.
     """
     done = metrics.completed(result.requests)
     slo = metrics.Slo(**result.scenario.get("slo", {}))
