@@ -33,15 +33,17 @@ PART_WORDS = {
     "delivery": "reach the client",
 }
 BAR_WIDTH = 24
+WATERFALL_TEXT_WIDTH = 50
 
 
 def print_table(summary: dict[str, Any], console: Console) -> None:
     """Print the summary of a run; no wider than the console, and no wider than 80 columns."""
-    console.print(Padding(run_table(summary), (1, 0)), width=min(WIDTH, console.width))
+    width = min(WIDTH, console.width)
+    console.print(Padding(run_table(summary, width), (1, 0)), width=width)
 
 
-def run_table(summary: dict[str, Any]) -> RenderableType:
-    """The whole table as a rich renderable, from the dict of summary.json."""
+def run_table(summary: dict[str, Any], width: int = WIDTH) -> RenderableType:
+    """The whole table as a rich renderable of that width, from the dict of summary.json."""
     blink = summary["blink"]
     parts: list[RenderableType] = [_title(summary)]
     if blink["partial"]:
@@ -50,7 +52,7 @@ def run_table(summary: dict[str, Any]) -> RenderableType:
     if summary["mean_ttft_ms"] is not None:
         parts += [
             _section(f"Where the first token's {_ms(summary['mean_ttft_ms'])} ms go, on average"),
-            _waterfall(blink),
+            _waterfall(blink, width),
         ]
     parts += [_section("GPU"), _gpu(blink), Text(), _limit(blink)]
     if blink["notes"]:
@@ -109,7 +111,7 @@ def _latencies(summary: dict[str, Any]) -> RenderableType:
     return table
 
 
-def _waterfall(blink: dict[str, Any]) -> RenderableType:
+def _waterfall(blink: dict[str, Any], width: int) -> RenderableType:
     parts = {name: value or 0.0 for name, value in blink["ttft_parts_mean_ms"].items()}
     total = sum(parts.values()) or 1.0
     table = Table.grid(padding=(0, 1), expand=True)
@@ -117,10 +119,11 @@ def _waterfall(blink: dict[str, Any]) -> RenderableType:
     table.add_column(style="dim", no_wrap=True, overflow="ellipsis")
     table.add_column(justify="right", no_wrap=True, min_width=6)
     table.add_column(justify="right", no_wrap=True, min_width=6)
-    table.add_column(max_width=BAR_WIDTH, no_wrap=True)
+    table.add_column(no_wrap=True)
+    bar_width = max(4, min(BAR_WIDTH, width - WATERFALL_TEXT_WIDTH))
     begin = 0.0
     for name, value in parts.items():
-        bar = Bar(total, begin, begin + value, color="cyan")
+        bar = Bar(total, begin, begin + value, width=bar_width, color="cyan")
         table.add_row(name, PART_WORDS.get(name, ""), _ms(value), _percent(value / total), bar)
         begin += value
     return table
@@ -130,6 +133,7 @@ def _gpu(blink: dict[str, Any]) -> RenderableType:
     shares, padding = blink["time_share"], blink["padding_share"]
     time = ", ".join(f"{_percent(share)} {name}" for name, share in shares.items())
     launches = blink["decode_launches"], blink["prefill_launches"]
+    relaunches = blink["relaunches"]
     padded = _percent(padding["decode_rows"]), _percent(padding["prefill_tokens"])
     return _pairs(
         [
@@ -139,7 +143,7 @@ def _gpu(blink: dict[str, Any]) -> RenderableType:
             ("ring", f"{blink['slots_in_use_max']:,} slots in use at most"),
             (
                 "launches",
-                f"{sum(launches):,}: {launches[0]:,} decode, {launches[1]:,} prefill; {blink['relaunches']:,} relaunches",
+                f"{sum(launches):,}: {launches[0]:,} decode, {launches[1]:,} prefill; {relaunches:,} relaunches",
             ),
             (
                 "padding",
