@@ -53,7 +53,7 @@ class GraphShape:
 class GraphTable:
     """The captured shapes of one kind: a dense grid (batches x sequences) under a token limit, and one largest shape.
 
-    `batches` and `sequences` ascend strictly. A shape of the grid exists if batch * sequence <= tokens_max.
+    `batches` and `sequences` ascend strictly. A shape exists if batch * sequence <= tokens_max or batch = 1.
     """
 
     kind: GraphKind
@@ -68,7 +68,7 @@ class GraphTable:
         if row == len(self.batches) or column == len(self.sequences):
             return None
         shape_batch, shape_sequence = self.batches[row], self.sequences[column]
-        if shape_batch * shape_sequence > self.tokens_max:
+        if shape_batch > 1 and shape_batch * shape_sequence > self.tokens_max:
             return None
         return GraphShape(self.kind, shape_batch, shape_sequence)
 
@@ -89,8 +89,36 @@ class GraphTable:
 
     def count(self) -> int:
         """Captured graphs, the fallback included."""
-        grid = {(b, s) for b in self.batches for s in self.sequences if b * s <= self.tokens_max}
+        grid = {(b, s) for b in self.batches for s in self.sequences if b == 1 or b * s <= self.tokens_max}
         return len(grid | {(self.fallback.batch, self.fallback.sequence)})
+
+
+PREFILL_TOKENS_MAX = 8192
+"""Default bound of batch x sequence of a captured prefill of more than one prompt."""
+_FINE_TO = 1024
+_STEPS_A_DOUBLING = 8
+_DECODE_SEQUENCES = 32
+
+
+def default_decode_batches(batch_max: int) -> tuple[int, ...]:
+    """1, 2, 4, then every multiple of 8, and `batch_max` itself."""
+    return tuple(sorted({b for b in (1, 2, 4, *range(8, batch_max + 1, 8), batch_max) if b <= batch_max}))
+
+
+def default_decode_sequences(context_tokens: int) -> tuple[int, ...]:
+    """32 equal steps up to the context."""
+    step = -(-context_tokens // _DECODE_SEQUENCES)
+    return tuple(sorted({min(step * (i + 1), context_tokens) for i in range(_DECODE_SEQUENCES)}))
+
+
+def default_prefill_sequences(context_tokens: int) -> tuple[int, ...]:
+    """Multiples of 64 up to 1024, then eight steps a doubling: padding stays under an eighth."""
+    sequences, top = list(range(64, _FINE_TO + 1, 64)), _FINE_TO
+    while top < context_tokens:
+        step = top // _STEPS_A_DOUBLING
+        sequences += range(top + step, 2 * top + 1, step)
+        top *= 2
+    return tuple(sorted({min(s, context_tokens) for s in sequences}))
 
 
 # --- KV blocks ------------------------------------------------------------------------------------------------------

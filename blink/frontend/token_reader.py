@@ -89,6 +89,7 @@ class TokenReader:
         self._last = np.full(SLOT_COUNT, _UNSEEN, np.uint64)
         self._rotor = 0
         self.watched_count = 0
+        self.deferred_count = 0  # slots with news that the last cycle left for the next
 
     def watch(self, slot: int, generation: int) -> None:
         """Expect tokens of a slot that was just submitted."""
@@ -133,6 +134,7 @@ class TokenReader:
         """Positions of `slots` in reading order, at most `reads_max`, and how many of them are urgent."""
         urgent = self._count[slots] == 0
         first, rest = np.flatnonzero(urgent), np.flatnonzero(~urgent)
+        self.deferred_count = max(0, slots.size - self._reads_max)
         if slots.size > self._reads_max:
             split = int(np.searchsorted(slots[rest], self._rotor))
             rest = np.concatenate((rest[split:], rest[:split]))

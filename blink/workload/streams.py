@@ -14,6 +14,7 @@ class Stream(IntEnum):
     LENGTHS = 1
     CANCELS = 2  # which clients lose patience
     PATIENCE = 3  # and when
+    PHASE = 4  # where in its scan the scheduler is when the run begins
 
 
 def generator(seed: int, stream: Stream) -> np.random.Generator:

@@ -1,0 +1,591 @@
+"""The gpu: the persistent scheduler's loop and the model as an opaque graph with a duration.
+
+One step: launch from the device, the graph runs while the scheduler scans, its end is seen, tokens are stored, and at
+that boundary the policy decides. A prompt or a cancel takes part in a decision if it was visible one scan before it.
+Decode steps of an unchanged batch are planned ahead as a segment and stored together; a WRITE that arrives meanwhile
+cuts the segment at the boundary that sees it. With `stepwise` every segment has one step: the reference.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import simpy
+
+from blink.common import policy
+from blink.common.events import Event
+from blink.common.layout import GENERATION_MASK, GENERATION_SHIFT, TOKEN_COUNT_MASK, TOKEN_COUNT_SHIFT
+from blink.common.policy import Action, Blocked, GraphTable, Pending
+from blink.common.results import I64, SchedulerCounters
+from blink.common.ring import Ring
+from blink.common.states import SlotState, SlotStatus
+from blink.perf.gpu import GpuProfile
+from blink.perf.observed import RangeTracker
+from blink.sim.clock import Alarm, Clock
+from blink.sim.recorder import Columns, Recorder
+from blink.sim.request import Request
+
+Process = Generator[simpy.Event, object, None]
+
+
+class StepTimes(Protocol):
+    """How long a captured graph runs on its own, in nanoseconds (blink.perf.step.StepModel)."""
+
+    def decode_ns(self, batch: int, kv_tokens: int) -> int: ...
+
+    def prefill_ns(self, batch: int, sequence: int) -> int: ...
+
+
+class Listener(Protocol):
+    """Who learns of stores in the ring: the token path."""
+
+    def stored_steps(self, batch: Batch, stored_ns: list[int], ended: dict[int, SlotStatus]) -> None: ...
+
+    def stored_other(self, time_ns: int) -> None: ...
+
+    def needs_single_steps(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Live:
+    """A claimed request."""
+
+    request: Request
+    prompt: Pending
+    slot: int
+    generation: int
+    epoch: int
+    blocks: list[int]
+    end_count: int
+    end_status: SlotStatus
+    claimed_ns: int
+    end_step: int = 0  # number of the decode step whose token is its last
+    kv_base: int = 0  # KV length minus the scheduler's decode step number: constant while it decodes
+
+
+@dataclass(slots=True)
+class Batch:
+    """The sequences that decode together, in the order of their slots; replaced whenever that set changes."""
+
+    slots: I64
+    lives: list[Live]
+    columns: Columns | None  # for the trace
+
+
+@dataclass(slots=True)
+class Segment:
+    """Planned decode steps of one batch."""
+
+    batch: Batch
+    shape_batch: int
+    first_step: int
+    launched: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    stored: list[int] = field(default_factory=list)
+    sequence: list[int] = field(default_factory=list)
+    applied: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSettings:
+    """What bounds the scheduler: limits of the policy, graph tables, KV blocks, time limit (0: none)."""
+
+    limits: policy.Limits
+    prefill_table: GraphTable
+    decode_table: GraphTable
+    kv_block_count: int
+    time_limit_ns: int
+    stepwise: bool
+
+
+class Gpu:
+    """The scheduler process over a ring. `requests` finds the request of an id (for its EOS and its row)."""
+
+    def __init__(
+        self,
+        env: Clock,
+        ring: Ring,
+        profile: GpuProfile,
+        times: StepTimes,
+        settings: GpuSettings,
+        requests: dict[int, Request],
+        recorder: Recorder | None,
+        phase_ns: int,
+    ) -> None:
+        self._env, self._ring, self._profile, self._times = env, ring, profile, times
+        self._settings, self._limits, self._requests, self._rec = settings, settings.limits, requests, recorder
+        self.listener: Listener | None = None
+        self.counters = SchedulerCounters(
+            kv_blocks_total=settings.kv_block_count, batch_limit=settings.limits.batch_max
+        )
+        self.ranges = RangeTracker()
+        self.last_end_ns = 0  # of the last time anything ran
+        self._phase_ns = phase_ns
+        self._alarm = Alarm(env)
+        self._idle = False
+        self._unseen: deque[tuple[int, int, bool]] = deque()  # visible_ns, slot, is it a cancel
+        self._waiting: list[Pending] = []
+        self._running: dict[int, Live] = {}
+        self._batch = Batch(np.empty(0, np.int64), [], None)
+        self._free_blocks = list(range(settings.kv_block_count - 1, -1, -1))
+        self._used_blocks = 0
+        self._step = 0  # every launched graph is a step
+        self._decode_step = 0
+        self._launches = 0  # of this instance's window
+        self._instance = 0
+        self._kv_tokens = 0
+        self._segment: Segment | None = None
+        self._graph_since: int | None = None  # a prefill runs since then
+        self._after_prefill = False
+        self._blocked = Blocked.NOT
+        self._blocked_since = 0
+        self._accounted_ns = 0
+
+    # --- what the ring tells ---
+
+    def notify(self, slot: int, *, cancel: bool) -> None:
+        """A control word or a cancel word of `slot` has just become visible in the ring."""
+        now = self._env.now
+        self._unseen.append((now, slot, cancel))
+        if self._idle:
+            self._idle = False
+            self._alarm.ring(self._scan_end(now))
+        elif self._segment is not None:
+            self._cut(self._segment, now)
+
+    def _scan_end(self, visible_ns: int) -> int:
+        """The end of the first idle scan that starts at or after `visible_ns`; idle scans run back to back."""
+        scan = self._profile.scan_ns
+        start = max(visible_ns, self._env.now)
+        return start + (self._phase_ns - start) % scan + scan
+
+    def _cut(self, segment: Segment, visible_ns: int) -> None:
+        index = bisect_left(segment.stored, visible_ns + self._profile.scan_ns)
+        if index + 1 < len(segment.stored):
+            keep = index + 1
+            for column in (segment.launched, segment.done, segment.stored, segment.sequence):
+                del column[keep:]
+            self._alarm.ring(segment.stored[-1])
+
+    # --- the loop ---
+
+    def run(self) -> Process:
+        """The scheduler, for ever."""
+        yield self._alarm.wait(self._env.now + self._phase_ns)
+        while True:
+            self._scan()
+            decision = policy.decide(
+                len(self._running),
+                self._waiting,
+                len(self._free_blocks),
+                self._limits.window - self._launches,
+                self._after_prefill,
+                self._limits,
+                self._settings.prefill_table,
+            )
+            self._note_blocked(decision.blocked)
+            if decision.action is Action.DECODE:
+                yield from self._decode(decision.blocked)
+            elif decision.action is Action.PREFILL:
+                yield from self._prefill(decision.claim_count)
+            elif decision.action is Action.RELAUNCH:
+                yield from self._relaunch()
+            else:
+                yield from self._wait_for_work()
+
+    def _wait_for_work(self) -> Process:
+        if self._unseen:
+            due: int | None = self._scan_end(self._unseen[0][0])
+        else:
+            self._idle, due = True, None
+        since = self._env.now
+        yield self._alarm.wait(due)
+        self._idle = False
+        self._account()
+        self.counters.idle_ns += self._env.now - since
+
+    def _relaunch(self) -> Process:
+        """Tail launch: the new instance adopts every slot from memory, so nothing else changes."""
+        yield self._alarm.wait(self._env.now + self._profile.relaunch_ns)
+        self._account()
+        self._instance += 1
+        self._launches = 0
+        self.counters.relaunches += 1
+        self.counters.loop_ns += self._profile.relaunch_ns
+        if self._rec:
+            self._rec.gpu.add(event=Event.RELAUNCHED, t_ns=self._env.now, step=self._step, instance=self._instance)
+
+    # --- the boundary ---
+
+    def _scan(self) -> None:
+        """Take in what was visible one scan ago: new prompts, then cancels; then the time limit."""
+        now = self._env.now
+        cutoff = now - self._profile.scan_ns
+        ended: dict[int, tuple[Live, SlotStatus]] = {}
+        while self._unseen and self._unseen[0][0] <= cutoff:
+            _, slot, cancel = self._unseen.popleft()
+            if not cancel:
+                self._take_in(slot)
+            elif slot in self._running:
+                live = self._running[slot]
+                if self._ring.cancelled_generation(slot) == live.generation:
+                    ended[slot] = live, SlotStatus.CANCELLED
+            else:
+                self._reject_cancelled(slot)
+        limit = self._settings.time_limit_ns
+        if limit:
+            for slot, live in self._running.items():
+                if now - live.claimed_ns >= limit and slot not in ended:
+                    ended[slot] = live, SlotStatus.TIME_LIMIT
+        if ended:
+            self._abort(ended)
+
+    def _take_in(self, slot: int) -> None:
+        descriptor = self._ring.descriptor(slot)
+        word = self._ring.word(slot)
+        if descriptor is None or descriptor.generation != word >> GENERATION_SHIFT & GENERATION_MASK:
+            self._reject(slot, -1, SlotStatus.BAD_DESCRIPTOR)
+            return
+        pending = Pending(descriptor.request_id, slot, descriptor.prompt_tokens, descriptor.output_tokens_max)
+        if self._ring.cancelled_generation(slot) == descriptor.generation:
+            self._reject(slot, pending.request_id, SlotStatus.CANCELLED)
+            return
+        insort(self._waiting, pending, key=lambda prompt: (prompt.request_id, prompt.slot))
+
+    def _reject_cancelled(self, slot: int) -> None:
+        for index, pending in enumerate(self._waiting):
+            if pending.slot == slot and self._ring.cancelled_generation(slot) == self._generation(slot):
+                del self._waiting[index]
+                self._reject(slot, pending.request_id, SlotStatus.CANCELLED)
+                return
+
+    def _generation(self, slot: int) -> int:
+        return self._ring.word(slot) >> GENERATION_SHIFT & GENERATION_MASK
+
+    def _reject(self, slot: int, request_id: int, status: SlotStatus) -> None:
+        self._ring.move(slot, SlotState.DECODE_COMPLETED, status=status)
+        now = self._env.now
+        if self._rec:
+            who = (slot, self._generation(slot), 0, request_id)
+            if status is SlotStatus.CANCELLED:
+                self._record_cancel_seen(who, status)
+            self._rec.move(
+                self._rec.gpu, Event.REJECT, now, *who, 0, status=status, step=self._step, instance=self._instance
+            )
+        self._tell_other(now)
+
+    def _abort(self, ended: dict[int, tuple[Live, SlotStatus]]) -> None:
+        now = self._env.now
+        for slot in sorted(ended):
+            live, status = ended[slot]
+            source = SlotState(self._ring.state(slot))
+            count = self._ring.move(slot, SlotState.DECODE_COMPLETED, status=status)
+            if self._rec:
+                who = (slot, live.generation, live.epoch, live.request.request_id)
+                if status is SlotStatus.CANCELLED:
+                    self._record_cancel_seen(who, status)
+                self._rec.move(
+                    self._rec.gpu, Event.ABORT, now, *who, count,
+                    source=source, status=status, step=self._step, instance=self._instance,
+                )  # fmt: skip
+            self._release(live, count)
+        self._rebuild()
+        self._tell_other(now)
+
+    def _record_cancel_seen(self, who: tuple[int, int, int, int], status: SlotStatus) -> None:
+        assert self._rec is not None
+        slot, generation, epoch, request_id = who
+        self._rec.gpu.add(
+            event=Event.CANCEL_SEEN, t_ns=self._env.now, slot=slot, generation=generation, epoch=epoch,
+            request_id=request_id, status=status, step=self._step, instance=self._instance,
+        )  # fmt: skip
+
+    def _release(self, live: Live, token_count: int) -> None:
+        """A claimed request has ended: its place, its blocks, its KV tokens."""
+        del self._running[live.slot]
+        policy.return_blocks(self._free_blocks, live.blocks)
+        self._used_blocks -= len(live.blocks)
+        self._kv_tokens -= live.prompt.prompt_tokens + token_count
+
+    def _rebuild(self) -> None:
+        """The batch after its set of sequences has changed."""
+        lives = [self._running[slot] for slot in sorted(self._running)]
+        slots = np.array([live.slot for live in lives], np.int64)
+        columns = None
+        if self._rec:
+            generation = np.array([live.generation for live in lives], np.int64)
+            request_id = np.array([live.request.request_id for live in lives], np.int64)
+            columns = Columns(slots, generation, lives[0].epoch if lives else 0, request_id)
+        self._batch = Batch(slots, lives, columns)
+
+    def _tell_other(self, time_ns: int) -> None:
+        if self.listener:
+            self.listener.stored_other(time_ns)
+
+    # --- prefill ---
+
+    def _prefill(self, claim_count: int) -> Process:
+        """Pause, claim, prefill, first tokens, resume: one step."""
+        profile, start, paused = self._profile, self._env.now, self._batch
+        if self._running:
+            self._move_batch(Event.PAUSE, paused, SlotState.DECODE_PROCESSING, SlotState.DECODE_PAUSED)
+            for live in paused.lives:
+                live.request.pause_count += 1
+        prompts = self._waiting[:claim_count]
+        del self._waiting[:claim_count]
+        claimed_ns = start + (profile.pause_ns if self._running else 0)
+        claimed_ns += profile.claim_ns + claim_count * profile.claim_per_slot_ns
+        yield self._alarm.wait(claimed_ns)
+        self._account()
+        self._graph_since = claimed_ns
+        claimed = [self._claim(prompt) for prompt in prompts]
+        longest = max(prompt.prompt_tokens for prompt in prompts)
+        shape = self._settings.prefill_table.choose(claim_count, longest)
+        self.ranges.prefill(shape.batch, shape.sequence)
+        duration = self._times.prefill_ns(shape.batch, shape.sequence)
+        done_ns = claimed_ns + profile.launch_ns + duration
+        stored_ns = done_ns + profile.completion_ns + profile.publish_ns + claim_count * profile.publish_per_slot_ns
+        self._record_graph(Event.GRAPH_LAUNCHED, claimed_ns, shape, claim_count)
+        yield self._alarm.wait(stored_ns)
+        self._account(claim_count)
+        self._record_graph(Event.GRAPH_DONE, done_ns, shape, claim_count)
+        counters = self.counters
+        counters.prefill_launches += 1
+        counters.prefill_ns += duration
+        counters.loop_ns += stored_ns - start - duration
+        counters.prefill_tokens += sum(prompt.prompt_tokens for prompt in prompts)
+        counters.padded_prefill_tokens += shape.batch * shape.sequence - sum(p.prompt_tokens for p in prompts)
+        self._launches += 1
+        for live in claimed:
+            self._first_token(live, done_ns, stored_ns)
+        if paused.lives:
+            self._move_batch(Event.RESUME, paused, SlotState.DECODE_PAUSED, SlotState.DECODE_PROCESSING)
+        self._step += 1
+        self._graph_since = None
+        self._after_prefill = True
+        self._rebuild()
+        self._tell_other(stored_ns)
+
+    def _claim(self, prompt: Pending) -> Live:
+        slot, now = prompt.slot, self._env.now
+        word = self._ring.word(slot)
+        if not self._ring.compare_and_swap(slot, word, SlotState.PREFILL_PROCESSING):
+            raise RuntimeError(f"slot {slot} changed between scan and claim")
+        descriptor = self._ring.descriptor(slot)
+        assert descriptor is not None  # checked by the scan; only the owner may write it since
+        request = self._requests[descriptor.request_id]
+        need = policy.kv_blocks_needed(prompt.prompt_tokens, prompt.output_tokens_max, self._limits.block_tokens)
+        blocks = policy.take_blocks(self._free_blocks, need)
+        ends = (request.eos_at, descriptor.output_tokens_max, descriptor.output_capacity)
+        end_count = policy.end_count(*ends)
+        request.claimed_ns, request.kv_block_count = now, need
+        self._used_blocks += need
+        self.counters.kv_blocks_max = max(self.counters.kv_blocks_max, self._used_blocks)
+        if self._rec:
+            self._rec.move(
+                self._rec.gpu, Event.CLAIM, now, slot, descriptor.generation, descriptor.epoch, prompt.request_id, 0,
+                step=self._step, instance=self._instance, kv_block_count=need,
+            )  # fmt: skip
+        return Live(
+            request, prompt, slot, descriptor.generation, descriptor.epoch, blocks, end_count,
+            policy.end_status(end_count, *ends), now,
+        )  # fmt: skip
+
+    def _first_token(self, live: Live, done_ns: int, stored_ns: int) -> None:
+        request, last = live.request, live.end_count == 1
+        request.prefilled_ns, request.stored_ns = done_ns, stored_ns
+        status = live.end_status if last else SlotStatus.NONE
+        to = SlotState.DECODE_COMPLETED if last else SlotState.DECODE_PROCESSING
+        count = self._ring.move(live.slot, to, 1, status)
+        if self._rec:
+            self._rec.move(
+                self._rec.gpu, Event.FINISH_AT_PREFILL if last else Event.FIRST_TOKEN, stored_ns, live.slot,
+                live.generation, live.epoch, request.request_id, count,
+                status=status, step=self._step, instance=self._instance,
+            )  # fmt: skip
+        self._running[live.slot] = live
+        self._kv_tokens += live.prompt.prompt_tokens + 1
+        live.end_step = self._decode_step + live.end_count - 1
+        live.kv_base = live.prompt.prompt_tokens + 1 - self._decode_step
+        if last:
+            self._release(live, 1)
+
+    def _move_batch(self, event: Event, batch: Batch, source: SlotState, to: SlotState) -> None:
+        self._ring.move_all(batch.slots, source, to)
+        if self._rec and batch.columns:
+            counts = self._counts(batch.slots)
+            self._rec.move_all(event, self._env.now, batch.columns, counts, self._step, self._instance)
+
+    def _counts(self, slots: I64) -> I64:
+        words = self._ring.ctl[slots]
+        return (words >> np.uint64(TOKEN_COUNT_SHIFT) & np.uint64(TOKEN_COUNT_MASK)).astype(np.int64)
+
+    def _record_graph(self, event: Event, t_ns: int, shape: policy.GraphShape, live: int) -> None:
+        if self._rec:
+            self._rec.gpu.add(
+                event=event, t_ns=t_ns, graph=shape.kind, batch=shape.batch, sequence=shape.sequence,
+                live=live, step=self._step, instance=self._instance,
+            )  # fmt: skip
+
+    # --- decode ---
+
+    def _decode(self, blocked: Blocked) -> Process:
+        """As many decode steps as nothing can change, planned at once."""
+        start = self._env.now
+        segment = self._plan(1 if blocked is Blocked.TURN else self._limits.window)
+        self._segment = segment
+        yield self._alarm.wait(segment.stored[-1])
+        self._segment = None
+        self._apply(segment, len(segment.stored), last=True)
+        steps, rows, now = len(segment.stored), len(segment.batch.lives), self._env.now
+        counters = self.counters
+        duration = sum(segment.done) - sum(segment.launched) - steps * self._profile.launch_ns
+        counters.decode_launches += steps
+        counters.decode_ns += duration
+        counters.loop_ns += now - start - duration
+        counters.decode_rows += steps * rows
+        counters.padded_decode_rows += steps * (segment.shape_batch - rows)
+        self._launches += steps
+        self._after_prefill = False
+
+    def _plan(self, steps_max: int) -> Segment:
+        batch, profile, table = self._batch, self._profile, self._settings.decode_table
+        rows = len(batch.lives)
+        longest = max(live.kv_base for live in batch.lives) + self._decode_step
+        shape = table.choose(rows, longest)
+        segment = Segment(batch, shape.batch, self._step)
+        steps = min(steps_max, self._limits.window - self._launches)
+        steps = min(steps, min(live.end_step for live in batch.lives) - self._decode_step)
+        if self._settings.stepwise or (self.listener and self.listener.needs_single_steps()):
+            steps = 1
+        stop_ns = self._stop_ns()
+        overhead = profile.completion_ns + profile.publish_ns + rows * profile.publish_per_slot_ns
+        launch_ns, decode_ns, kv_tokens, now = profile.launch_ns, self._times.decode_ns, self._kv_tokens, self._env.now
+        self.ranges.decode(shape.batch, kv_tokens)
+        launched, done, stored, sequence = segment.launched, segment.done, segment.stored, segment.sequence
+        for _ in range(steps):
+            if longest > shape.sequence:
+                shape = table.choose(rows, longest)
+            launched.append(now)
+            now += launch_ns + decode_ns(shape.batch, kv_tokens)
+            done.append(now)
+            now += overhead
+            stored.append(now)
+            sequence.append(shape.sequence)
+            kv_tokens += rows
+            longest += 1
+            if now >= stop_ns:
+                break
+        self.ranges.decode(shape.batch, kv_tokens)
+        return segment
+
+    def _stop_ns(self) -> int:
+        """The first boundary at or after this time must decide anew: a WRITE becomes visible, a time limit ends."""
+        stop = np.iinfo(np.int64).max
+        if self._unseen:
+            stop = self._unseen[0][0] + self._profile.scan_ns
+        if self._settings.time_limit_ns:
+            oldest = min(live.claimed_ns for live in self._batch.lives)
+            stop = min(stop, oldest + self._settings.time_limit_ns)
+        return int(stop)
+
+    @property
+    def running_count(self) -> int:
+        """Sequences that hold a place in the batch."""
+        return len(self._running)
+
+    @property
+    def rows_from_ns(self) -> int:
+        """No trace row before this time is still to come."""
+        if self._segment is not None:
+            return self._segment.launched[self._segment.applied]
+        return self._env.now if self._graph_since is None else self._graph_since
+
+    def cut_now(self) -> None:
+        """Decide anew at the next boundary."""
+        if self._segment is not None:
+            self._cut(self._segment, self._env.now - self._profile.scan_ns)
+
+    def settle(self) -> None:
+        """Store every planned token whose time has come, but the segment's last: its end does more than that."""
+        segment = self._segment
+        if segment is not None:
+            count = min(bisect_right(segment.stored, self._env.now), len(segment.stored) - 1)
+            self._apply(segment, count, last=False)
+
+    def _apply(self, segment: Segment, count: int, *, last: bool) -> None:
+        """Steps up to `count` of a segment become bytes of the ring and rows of the trace."""
+        first, steps = segment.applied, count - segment.applied
+        if not steps:
+            return
+        batch = segment.batch
+        segment.applied = count
+        self._decode_step += steps
+        self._step += steps
+        self._kv_tokens += steps * len(batch.lives)
+        ended: dict[int, SlotStatus] = {}
+        if last:
+            for position, live in enumerate(batch.lives):
+                if live.end_step == self._decode_step:
+                    ended[position] = live.end_status
+        if self._rec and batch.columns:
+            window = slice(first, count)
+            self._rec.steps(
+                segment.launched[window], segment.done[window], segment.stored[window], segment.sequence[window],
+                segment.shape_batch, batch.columns, self._counts(batch.slots), segment.first_step + first,
+                self._instance, ended,
+            )  # fmt: skip
+        self._store(batch, steps, ended)
+        stored = segment.stored[first:count]
+        self._account(at_ns=stored[-1])
+        if self.listener:
+            self.listener.stored_steps(batch, stored, ended)
+        if ended:
+            for position in ended:
+                live = batch.lives[position]
+                self._release(live, live.end_count)
+            self._rebuild()
+
+    def _store(self, batch: Batch, steps: int, ended: dict[int, SlotStatus]) -> None:
+        if not ended:
+            self._ring.add_tokens(batch.slots, steps, self._step)
+            return
+        going_on = np.ones(batch.slots.size, bool)
+        going_on[list(ended)] = False
+        self._ring.add_tokens(batch.slots[going_on], steps, self._step)
+        for position, status in ended.items():
+            slot = batch.lives[position].slot
+            if steps > 1:
+                self._ring.add_tokens(batch.slots[position : position + 1], steps - 1, self._step)
+            self._ring.move(slot, SlotState.DECODE_COMPLETED, 1, status)
+
+    # --- accounts ---
+
+    def _account(self, claimed: int = 0, at_ns: int | None = None) -> None:
+        """Integrals of batch and KV occupancy up to now (or to `at_ns`)."""
+        now = self._env.now if at_ns is None else at_ns
+        if self._running or claimed:
+            self.last_end_ns = now
+        elapsed = now - self._accounted_ns
+        self._accounted_ns = now
+        running = len(self._running) + claimed
+        counters = self.counters
+        counters.batch_ns += running * elapsed
+        counters.batch_max = max(counters.batch_max, running)
+        counters.kv_block_ns += self._used_blocks * elapsed
+
+    def _note_blocked(self, blocked: Blocked) -> None:
+        now, counters = self._env.now, self.counters
+        waited = now - self._blocked_since
+        if self._blocked is Blocked.BATCH:
+            counters.wait_batch_ns += waited
+        elif self._blocked is Blocked.KV:
+            counters.wait_kv_ns += waited
+        elif self._blocked is Blocked.WINDOW:
+            counters.wait_window_ns += waited
+        self._blocked, self._blocked_since = blocked, now

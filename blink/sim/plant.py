@@ -1,0 +1,89 @@
+"""What a scenario's names stand for: profiles, graph tables, memory, limits; refused here if it cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blink.common import policy
+from blink.common.config import Scenario
+from blink.common.errors import InputError
+from blink.common.events import GraphKind
+from blink.common.policy import GraphShape, GraphTable
+from blink.perf.dpu import DpuProfile
+from blink.perf.engine import EngineProfile
+from blink.perf.gpu import GpuProfile
+from blink.perf.memory import MemoryBudget
+from blink.perf.shape import ModelShape
+from blink.perf.step import StepModel
+
+DTYPE_BYTES = 2  # bf16 and fp16
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """Everything that stays the same during a run."""
+
+    shape: ModelShape
+    gpu: GpuProfile
+    dpu: DpuProfile
+    step: StepModel
+    memory: MemoryBudget
+    prefill_table: GraphTable
+    decode_table: GraphTable
+    context_tokens: int
+    limits: policy.Limits
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> Plant:
+        """Load profiles and lay out memory. Raises InputError for an unknown profile or a model that does not fit."""
+        shape = ModelShape.load(scenario.model.hf_config or scenario.model.profile or "")
+        gpu = GpuProfile.load(scenario.gpu.profile)
+        engine = EngineProfile.load(scenario.model.engine)
+        step = StepModel(shape, gpu, DTYPE_BYTES, scenario.gpu.tensor_parallel, engine)
+        dpu = DpuProfile.load(scenario.dpu.profile)
+        context = scenario.limits.context_tokens or shape.context_tokens_max
+        if context > shape.context_tokens_max:
+            raise InputError(
+                f"limits.context_tokens = {context}: {shape.name} allows at most {shape.context_tokens_max}"
+            )
+        prefill, decode = graph_tables(scenario, context)
+        memory = MemoryBudget.plan(
+            step,
+            graph_count=prefill.count() + decode.count(),
+            prefill_tokens_max=max(prefill.tokens_max, prefill.sequences[-1], prefill.fallback.sequence),
+            batch_max=scenario.limits.batch_max,
+            prompt_tokens_max=scenario.limits.prompt_capacity_tokens,
+            output_tokens_max=scenario.limits.output_capacity_tokens,
+            kv_block_tokens=scenario.limits.kv_block_tokens,
+            utilisation=scenario.gpu.memory_utilization,
+        )
+        limits = policy.Limits(
+            scenario.limits.batch_max,
+            min(scenario.limits.prefill_batch_max, scenario.limits.batch_max),
+            scenario.limits.kv_block_tokens,
+            scenario.limits.window,
+        )
+        return cls(shape, gpu, dpu, step, memory, prefill, decode, context, limits)
+
+
+def graph_tables(scenario: Scenario, context_tokens: int) -> tuple[GraphTable, GraphTable]:
+    """The captured shapes of prefill and decode, from the scenario's lists or the policy's defaults."""
+    limits = scenario.limits
+    together = min(limits.prefill_batch_max, limits.batch_max)
+    prefill = GraphTable(
+        GraphKind.PREFILL,
+        limits.prefill_batches or tuple(range(1, together + 1)),
+        limits.prefill_sequences or policy.default_prefill_sequences(context_tokens),
+        policy.PREFILL_TOKENS_MAX,
+        GraphShape(GraphKind.PREFILL, 1, context_tokens),
+    )
+    decode_batches = limits.decode_batches or policy.default_decode_batches(limits.batch_max)
+    decode_sequences = limits.decode_sequences or policy.default_decode_sequences(context_tokens)
+    decode = GraphTable(
+        GraphKind.DECODE,
+        decode_batches,
+        decode_sequences,
+        decode_batches[-1] * decode_sequences[-1],
+        GraphShape(GraphKind.DECODE, decode_batches[-1], context_tokens),
+    )
+    return prefill, decode

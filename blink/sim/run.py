@@ -1,0 +1,317 @@
+"""Runs a scenario: builds the model, lets virtual time pass until everything has drained, gathers the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path as FilePath
+
+import numpy as np
+
+from blink.common.config import Scenario
+from blink.common.errors import InputError
+from blink.common.layout import layout_hash
+from blink.common.policy import kv_blocks_needed
+from blink.common.results import I64, REQUEST_COLUMNS, TTFT_PARTS, Outcome, RunResult
+from blink.common.ring import Ring
+from blink.common.states import SLOT_COUNT
+from blink.common.trace import VIRTUAL_CLOCK, TraceHeader, open_writer
+from blink.common.units import KIB
+from blink.frontend.prompt_area import PromptArea
+from blink.frontend.request_tracker import RequestTracker
+from blink.frontend.slot_tracker import SlotTracker
+from blink.frontend.submission import Submitter
+from blink.frontend.token_reader import PollSchedule, TokenReader
+from blink.sim.client import Clients
+from blink.sim.clock import Clock
+from blink.sim.dpu import Cores, Dpu
+from blink.sim.gpu import Gpu, GpuSettings
+from blink.sim.plant import Plant
+from blink.sim.recorder import Recorder
+from blink.sim.request import Request
+from blink.sim.token_path import ReadCosts, TextCosts, TokenPath
+from blink.sim.topology import Path, topology
+from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
+from blink.workload.requests import Requests
+from blink.workload.streams import Stream, generator
+
+Progress = Callable[[int, int, int], None]
+_EVENTS_BETWEEN_CHECKS = 64
+_REQUEST_BYTES_A_TOKEN = 4  # text of a prompt on its way from the client, about four characters a token
+_CHUNK_BYTES = 256  # one server-sent event
+_HTTP_BYTES = 512
+
+
+def simulate(
+    scenario: Scenario,
+    requests: Requests,
+    *,
+    trace_path: FilePath | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> RunResult:
+    """Simulate a scenario on these requests.
+
+    Writes the transition trace to `trace_path` if given (renamed into place at the end). `progress(ended, total,
+    now_ns)` is called now and then; once `stop()` is true the run ends early and its result is marked partial.
+    Raises InputError for what cannot run.
+    """
+    plant = Plant.of(scenario)
+    rows, refusals, notes = _request_rows(scenario, plant, requests)
+    recorder = _recorder(scenario, requests, trace_path)
+    model = Model(scenario, plant, rows, refusals, requests, recorder)
+    try:
+        partial = model.run(progress, stop)
+        notes += [f"outside a profile's range: {line}" for line in plant.step.range_violations(model.observed())]
+        result = model.result(load_notes(requests) + notes, partial)
+        if recorder:
+            slots = model.slots
+            counts = {"free": slots.free_count, "in_use": slots.in_use_count, "recovering": slots.recovering_count}
+            idle = model.path.idle_status_reads
+            recorder.close(counts, complete=not partial, idle_status_reads=idle)
+    except BaseException:
+        if recorder:
+            recorder.abort()
+        raise
+    return result
+
+
+class Model:
+    """All parts of one run, wired together."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        plant: Plant,
+        rows: list[Request],
+        refusals: dict[int, str],
+        load: Requests,
+        recorder: Recorder | None,
+    ) -> None:
+        self._scenario, self._plant, self._rows, self._refusals, self._rec = scenario, plant, rows, refusals, recorder
+        self._env = env = Clock()
+        stepwise = scenario.run.mode == "step"
+        graph = topology(scenario)
+        to_dpu, to_client = Path(graph, "client", "dpu"), Path(graph, "dpu", "client")
+        to_gpu, from_gpu = Path(graph, "dpu", "gpu"), Path(graph, "gpu", "dpu")
+        self._to_gpu = to_gpu
+        phase = int(generator(scenario.seed, Stream.PHASE).integers(plant.gpu.scan_ns))
+        ring = Ring.in_memory(boot_id=scenario.seed)
+        settings = GpuSettings(
+            plant.limits,
+            plant.prefill_table,
+            plant.decode_table,
+            plant.memory.kv_block_count,
+            scenario.limits.time_limit_ns,
+            stepwise,
+        )
+        by_id = {request.request_id: request for request in rows}
+        self.gpu = Gpu(env, ring, plant.gpu, plant.step, settings, by_id, recorder, phase)
+        frontend = scenario.frontend
+        read = _read_costs(plant, to_gpu, from_gpu)
+        by_slot: dict[int, Request] = {}
+        reader = TokenReader(frontend.token_reads_per_poll_max)
+        cycle_ns = read.request_ns + read.status_ns
+        schedule = PollSchedule(frontend.poll_min_ns, frontend.poll_max_ns, cycle_ns)
+        cores, workers = _cores(scenario, plant)
+        text = TextCosts(
+            workers,
+            plant.dpu.sse_chunk_ns,
+            plant.dpu.detokenize_ns(1),
+            to_client.one_way_ns(_CHUNK_BYTES),
+        )
+        self.path = TokenPath(env, ring, self.gpu, reader, schedule, read, text, by_slot, recorder, stepwise=stepwise)
+        self.gpu.listener = self.path
+        self.slots = SlotTracker()
+        prompts = PromptArea(SLOT_COUNT * scenario.limits.prompt_capacity_tokens)
+        submitter = Submitter(
+            self.slots,
+            prompts,
+            scenario.limits.output_capacity_tokens,
+            burst_max=frontend.submissions_per_burst_max,
+        )
+        tracker = RequestTracker(self.slots, prompts)
+        self.dpu = Dpu(
+            env, ring, self.gpu, self.path, plant.dpu, cores, to_dpu, to_gpu, self.slots, submitter, tracker, by_slot,
+            recorder, queue_max=frontend.queue_max,
+        )  # fmt: skip
+        arrivals = scenario.workload.arrivals
+        concurrency = arrivals.concurrency if arrivals is not None and arrivals.kind == "closed-loop" else None
+        patience = cancel_after_ns(scenario, load)
+        self.clients = Clients(env, rows, load, patience, concurrency, self._send, self.dpu.cancel)
+        self.path.completed = self._completed
+        self.dpu.refuse = self._refuse
+
+    def _send(self, request: Request) -> None:
+        if request.request_id in self._refusals:
+            request.outcome = Outcome.REFUSED
+            self.clients.ended(request, self._env.now)
+            return
+        self.dpu.receive(request, _HTTP_BYTES + _REQUEST_BYTES_A_TOKEN * request.prompt_tokens)
+
+    def _refuse(self, request: Request, reason: str) -> None:
+        self._refusals[request.request_id] = reason
+        request.outcome = Outcome.REFUSED
+        self.clients.ended(request, self._env.now)
+
+    def _completed(self, request: Request) -> None:
+        if request.outcome is not Outcome.CANCELLED:  # a client that hung up has gone already
+            self.clients.ended(request, max(request.last_token_ns, self._env.now))
+
+    def run(self, progress: Progress | None, stop: Callable[[], bool] | None) -> bool:
+        """Let time pass until nothing is left to happen; True if it was stopped before."""
+        env, total = self._env, len(self._rows)
+        env.process(self.gpu.run())
+        env.process(self.clients.run())
+        step, queue = env.step, env._queue
+        while queue:
+            for _ in range(_EVENTS_BETWEEN_CHECKS):
+                if not queue:
+                    break
+                step()
+            if self._rec and self._rec.due():
+                self._rec.flush(min(self.gpu.rows_from_ns, self.path.rows_from_ns))
+            if progress:
+                progress(total - self.clients.open, total, env.now)
+            if stop and stop():
+                return True
+        if self.clients.open:
+            raise RuntimeError(f"the model is stuck: {self.clients.open} requests never ended")
+        return False
+
+    def observed(self) -> dict[str, tuple[int, int]]:
+        """What was asked of the step model."""
+        return self.gpu.ranges.observed()
+
+    def result(self, notes: list[str], partial: bool) -> RunResult:
+        """Columns and counters of the run."""
+        counters = self.gpu.counters
+        dpu = self.dpu.counters
+        counters.wait_slot_ns, counters.slots_in_use_max = dpu.wait_slot_ns, dpu.slots_in_use_max
+        table = request_table(self._rows)
+        sent = table["sent_ns"][table["sent_ns"] >= 0]
+        start = int(sent.min()) if sent.size else 0
+        end = max(self.gpu.last_end_ns, int(table["last_token_ns"].max(initial=0)), int(sent.max(initial=0)))
+        return RunResult(
+            scenario=self._scenario.resolved(),
+            requests=table,
+            refusals=dict(sorted(self._refusals.items())),
+            itl=self.path.gaps.total(),
+            scheduler=counters,
+            duration_ns=end - start,
+            partial=partial,
+            notes=notes,
+            counters={
+                "status_reads": self.path.status_reads,
+                "idle_status_reads": self.path.idle_status_reads,
+                "writes": dpu.writes,
+                "postings": dpu.postings,
+                "submissions": dpu.submissions,
+                "waiting_for_slot_max": dpu.waiting_max,
+                "bytes_written": self._to_gpu.bytes_sent,
+            },
+        )
+
+
+def _cores(scenario: Scenario, plant: Plant) -> tuple[Cores, int]:
+    """Cores for HTTP and tokenizing, and the number of detokenizers; one core is the token reader's."""
+    count = scenario.dpu.cores or plant.dpu.core_count
+    token_cores = scenario.dpu.token_cores
+    if not 2 <= token_cores < count:
+        raise InputError(
+            f"dpu.token_cores = {token_cores}: must be between 2 (a token reader and a detokenizer) and {count - 1} "
+            f"(of {count} cores, one must be left for HTTP and tokenizing)"
+        )
+    return Cores(count - token_cores), token_cores - 1
+
+
+def _read_costs(plant: Plant, to_gpu: Path, from_gpu: Path) -> ReadCosts:
+    dpu, request_ns = plant.dpu, to_gpu.one_way_ns(0)
+    done_ns = from_gpu.one_way_ns(64 * KIB) + dpu.completion_ns
+    return ReadCosts(
+        request_ns=request_ns,
+        status_done_ns=done_ns,
+        status_ns=done_ns + dpu.status_scan_ns,
+        slot_ns=dpu.token_read_ns_per_slot + dpu.verb_post_ns,
+        tokens_ns=request_ns + from_gpu.one_way_ns(KIB) + dpu.completion_ns,
+    )
+
+
+def _request_rows(scenario: Scenario, plant: Plant, load: Requests) -> tuple[list[Request], dict[int, str], list[str]]:
+    """Requests as the client sends them, and why the frontend will refuse some of them."""
+    context, capacity = plant.context_tokens, scenario.limits.output_capacity_tokens
+    longest = min(context - 1, plant.prefill_table.fallback.sequence)
+    rows, refusals, cut = [], {}, 0
+    asked = output_tokens_asked(scenario, load).tolist()
+    columns = (load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.source_row.tolist())
+    for index, (prompt, eos_at, source_row) in enumerate(zip(*columns, strict=True)):
+        most = min(asked[index], context - prompt, capacity)
+        if prompt > longest:
+            refusals[index] = f"the prompt has {prompt} tokens, the context holds {longest} and one of output"
+        else:
+            need = kv_blocks_needed(prompt, most, plant.limits.block_tokens)
+            if need > plant.memory.kv_block_count:
+                refusals[index] = f"needs {need} KV blocks, the GPU has {plant.memory.kv_block_count}"
+        cut += most < asked[index] and index not in refusals
+        rows.append(Request(index, source_row, prompt, eos_at, max(most, 1), -1))
+    notes = []
+    if cut:
+        notes.append(
+            f"output_tokens_max of {cut} requests was cut to what the context ({context} tokens) "
+            f"and the output capacity of a slot ({capacity} tokens) hold"
+        )
+    return rows, refusals, notes
+
+
+def _recorder(scenario: Scenario, load: Requests, trace_path: FilePath | None) -> Recorder | None:
+    if trace_path is None:
+        return None
+    resolved = scenario.resolved()
+    digest = hashlib.blake2b(json.dumps(resolved, sort_keys=True).encode(), digest_size=8)
+    for column in (load.arrival_ns, load.prompt_tokens, load.output_tokens):
+        digest.update(column.tobytes())
+    header = TraceHeader(
+        run=digest.hexdigest(),
+        backend="sim",
+        seed=scenario.seed,
+        layout_hash=layout_hash(),
+        configuration=resolved,
+        clock=VIRTUAL_CLOCK,
+        token_reads=scenario.trace.token_reads,
+    )
+    return Recorder(open_writer(trace_path, header), reads_each=scenario.trace.token_reads == "each")
+
+
+_POINTS = (
+    "sent_ns",
+    "accepted_ns",
+    "tokenized_ns",
+    "assigned_ns",
+    "published_ns",
+    "claimed_ns",
+    "prefilled_ns",
+    "stored_ns",
+    "read_ns",
+    "written_ns",
+    "first_token_ns",
+)
+"""The points in time between which the parts of TTFT lie, in the order of results.TTFT_PARTS."""
+
+
+def request_table(rows: list[Request]) -> dict[str, I64]:
+    """REQUEST_COLUMNS of every request that was sent."""
+    sent = [row for row in rows if row.sent_ns >= 0]
+
+    def column(name: str) -> I64:
+        return np.array([getattr(row, name) for row in sent], np.int64)
+
+    table = {name: column(name) for name in REQUEST_COLUMNS if sent and hasattr(sent[0], name)}
+    points = [column(name) for name in _POINTS]
+    seen = points[-1] >= 0
+    for name, start, end in zip(TTFT_PARTS, points, points[1:], strict=False):
+        table[name] = np.where(seen, end - start, -1)
+    table["ttft_ns"] = np.where(seen, points[-1] - points[0], -1)
+    ended = column("last_token_ns")
+    table["e2e_ns"] = np.where(ended >= 0, ended - points[0], -1)
+    return {name: table.get(name, np.empty(0, np.int64)) for name in REQUEST_COLUMNS}

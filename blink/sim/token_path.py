@@ -1,0 +1,462 @@
+"""From a store in the ring to bytes at the client: polls, token READs, detokenizers, delivery.
+
+It drives the frontend's own TokenReader. Stepwise, every poll is an event that compares real bytes. Otherwise the polls
+that can see nothing new are skipped by computation, and polls that each see one decode step of an unchanged batch are
+computed in closed form; every other poll (first tokens, aborts, several kinds of news at once) reads real bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blink.common.events import Event
+from blink.common.results import I64, Outcome, WeightedValues
+from blink.common.ring import Ring
+from blink.common.states import SLOT_COUNT, SlotStatus
+from blink.frontend.token_reader import News, PollSchedule, TokenReader
+from blink.sim.clock import LAST, Clock, at
+from blink.sim.gpu import Batch, Gpu
+from blink.sim.recorder import Recorder
+from blink.sim.request import UNKNOWN, Request
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCosts:
+    """Nanoseconds of one polling cycle."""
+
+    request_ns: int  # posted -> the status array is captured at the gpu
+    status_done_ns: int  # captured -> the READ has completed
+    status_ns: int  # captured -> all slots were compared
+    slot_ns: int  # to handle one slot with news and post its token READ
+    tokens_ns: int  # the last token READ posted -> its completion was handled
+
+
+@dataclass(frozen=True, slots=True)
+class TextCosts:
+    """Nanoseconds from tokens to text at the client. `workers` detokenizers share the slots of one cycle in order."""
+
+    workers: int
+    chunk_ns: int  # one chunk of text written, whatever is in it
+    token_ns: int
+    delivery_ns: int  # written -> at the client
+
+
+@dataclass(slots=True)
+class _Stored:
+    """Stores that no poll has seen: steps of a batch, or (batch None) anything else."""
+
+    batch: Batch | None
+    times_ns: list[int]
+    ended: dict[int, SlotStatus]
+    position: int = 0
+
+
+class InterTokenGaps:
+    """The distribution of ITL, as values with weights."""
+
+    def __init__(self) -> None:
+        self._values: list[int] = []
+        self._weights: list[int] = []
+        self._arrays: list[I64] = []
+
+    def add(self, gap_ns: int, weight: int) -> None:
+        """The same gap for `weight` tokens."""
+        self._values.append(gap_ns)
+        self._weights.append(weight)
+
+    def add_all(self, gaps_ns: I64) -> None:
+        """One token each."""
+        self._arrays.append(gaps_ns)
+
+    def total(self) -> WeightedValues:
+        """Ascending distinct values with their weights."""
+        values = np.concatenate([np.array(self._values, np.int64), *self._arrays])
+        ones = sum(array.size for array in self._arrays)
+        weights = np.concatenate([np.array(self._weights, np.int64), np.ones(ones, np.int64)])
+        distinct, inverse = np.unique(values, return_inverse=True)
+        counts = np.zeros(distinct.size, np.int64)
+        np.add.at(counts, inverse, weights)
+        return WeightedValues(distinct[counts > 0], counts[counts > 0])
+
+
+class TokenPath:
+    """The token reader's loop and what follows it. The gpu tells it of stores (it is the gpu's listener)."""
+
+    def __init__(
+        self,
+        env: Clock,
+        ring: Ring,
+        gpu: Gpu,
+        reader: TokenReader,
+        schedule: PollSchedule,
+        read: ReadCosts,
+        text: TextCosts,
+        requests_by_slot: dict[int, Request],
+        recorder: Recorder | None,
+        *,
+        stepwise: bool,
+    ) -> None:
+        self._env, self._ring, self._gpu, self._reader, self._schedule = env, ring, gpu, reader, schedule
+        self._read, self._text, self._by_slot, self._rec = read, text, requests_by_slot, recorder
+        self._stepwise = stepwise
+        self.recycle: Callable[[list[int]], None] = lambda slots: None
+        self.completed: Callable[[Request], None] = lambda request: None
+        self.gaps = InterTokenGaps()
+        self.status_reads = 0
+        self.idle_status_reads = 0
+        self.cancelled_count = 0  # requests in the ring that their client has given up
+        self._active = False
+        self._end_ns = 0  # of the last cycle with news, or the start of polling
+        self._idle_cycles = 0  # stepwise only
+        self._stored: deque[_Stored] = deque()
+        self._armed_ns = UNKNOWN
+        self._capturing = False
+        self._text_free_ns = 0
+        self._last_written = np.zeros(SLOT_COUNT, np.int64)
+        self._ranged = np.zeros(SLOT_COUNT, np.int64)  # tokens of a slot that tokens_read rows have named
+        self._batch: Batch | None = None  # of consecutive polls computed in closed form
+        self._batch_tokens = 0  # handed over to its slots since, cursors not yet moved
+        self._batch_written_ns = 0  # detokenizing of its last poll began
+        self._batch_offsets: I64 = np.empty(0, np.int64)
+        self._posted: list[int] = []  # rows of status READs not yet recorded
+        self._done: list[int] = []
+
+    # --- what others tell ---
+
+    def watch(self, slot: int, generation: int) -> None:
+        """A prompt was posted into `slot`: poll, if it was the first."""
+        self._reader.watch(slot, generation)
+        self._ranged[slot] = 0
+        if not self._active:
+            self._active = True
+            self._end_ns = self._env.now
+            self._idle_cycles = 0
+            if self._stepwise:
+                self._arm_step()
+
+    def needs_single_steps(self) -> bool:
+        """Whether polls must see the ring after each step: a given-up request lives, or a cycle's work is bounded."""
+        return self.cancelled_count > 0 or not self._reader.fits_in_one_cycle(self._gpu.running_count)
+
+    def stored_steps(self, batch: Batch, stored_ns: list[int], ended: dict[int, SlotStatus]) -> None:
+        """Decode steps of a batch were stored at these times, the last of them ending some of its slots."""
+        if not self._stepwise:
+            self._stored.append(_Stored(batch, stored_ns, ended))
+            self.advance()
+
+    def stored_other(self, time_ns: int) -> None:
+        """Something else was stored now: first tokens, rejects, aborts."""
+        if not self._stepwise:
+            self._stored.append(_Stored(None, [time_ns], {}))
+            self.advance()
+
+    @property
+    def rows_from_ns(self) -> int:
+        """No trace row before this time is still to come."""
+        known = self._gpu.rows_from_ns
+        if self._stepwise:
+            return min(known, self._env.now) - self._read.request_ns
+        if self._stored:
+            known = min(known, self._stored[0].times_ns[self._stored[0].position])
+        return known - self._read.request_ns
+
+    def handed_over(self, slot: int) -> int:
+        """Tokens of the slot that polls captured before now have handed over."""
+        if not self._stepwise:
+            self._gpu.settle()
+            self.advance()
+            self._leave_batch()
+        return self._reader.handed_over(slot)
+
+    def last_token_ns(self, slot: int) -> int:
+        """When the client had the slot's last token that was handed over (call `handed_over` before)."""
+        return int(self._last_written[slot]) + self._text.delivery_ns
+
+    # --- which poll sees what ---
+
+    def _capture_of(self, stored_ns: int) -> tuple[int, int]:
+        """When the first poll captures the ring at or after `stored_ns`, and how many idle polls precede it."""
+        request_ns = self._read.request_ns
+        offset, idle = self._schedule.first_at_or_after(stored_ns - request_ns - self._end_ns)
+        return self._end_ns + offset + request_ns, idle
+
+    def advance(self) -> None:
+        """Compute every poll that lies in the past; the next one becomes an event."""
+        if self._capturing:
+            return
+        now = self._env.now
+        while self._stored:
+            head = self._stored[0]
+            capture_ns, idle = self._capture_of(head.times_ns[head.position])
+            if capture_ns >= now:
+                self._arm(capture_ns)
+                break
+            steps = self._seen_steps(head, capture_ns)
+            assert head.batch is not None
+            self._poll_steps(head.batch, steps, capture_ns, idle)
+        self._record_status_reads()
+
+    def _seen_steps(self, head: _Stored, capture_ns: int) -> int:
+        """Move past the stores of `head` that a poll captures; how many."""
+        times, start = head.times_ns, head.position
+        end = start + 1
+        while end < len(times) and times[end] <= capture_ns:
+            end += 1
+        head.position = end
+        if end == len(times):
+            self._stored.popleft()
+        return end - start
+
+    def _arm(self, capture_ns: int) -> None:
+        if self._armed_ns != capture_ns:
+            self._armed_ns = capture_ns
+            at(self._env, capture_ns, lambda: self._capture(capture_ns), LAST)
+
+    def _capture(self, capture_ns: int) -> None:
+        """A poll that sees news captures the status array now."""
+        if capture_ns != self._armed_ns:
+            return
+        self._armed_ns = UNKNOWN
+        self._capturing = True
+        self._gpu.settle()
+        self._capturing = False
+        head = self._stored[0]
+        capture, idle = self._capture_of(head.times_ns[head.position])
+        assert capture == capture_ns
+        seen = [entry for entry in self._stored if entry.times_ns[entry.position] <= capture_ns]
+        if len(seen) == 1 and head.batch is not None and not self.needs_single_steps():
+            steps = self._seen_steps(head, capture_ns)
+            whole = head.position == len(head.times_ns)
+            self._poll_steps(head.batch, steps, capture_ns, idle, head.ended if whole else {})
+        else:
+            for entry in seen:
+                self._seen_steps(entry, capture_ns)
+            self._leave_batch()
+            self.idle_status_reads += idle
+            if not self._poll_bytes(capture_ns):
+                raise RuntimeError("a poll that should have seen a store saw nothing")
+        self.advance()
+
+    # --- stepwise ---
+
+    def _arm_step(self) -> None:
+        post_ns = self._end_ns + self._schedule.gap_ns(self._idle_cycles)
+        at(self._env, post_ns + self._read.request_ns, self._capture_step, LAST)
+
+    def _capture_step(self) -> None:
+        if not self._active:
+            return
+        if self._poll_bytes(self._env.now):
+            self._idle_cycles = 0
+            at(self._env, self._end_ns, self._after_step)
+        else:
+            self.idle_status_reads += 1
+            self._idle_cycles += 1
+            self._end_ns = self._env.now + self._read.status_ns
+            self._arm_step()
+        self._record_status_reads()
+
+    def _after_step(self) -> None:
+        if self._active:
+            self._arm_step()
+
+    # --- one poll ---
+
+    def _poll_bytes(self, capture_ns: int) -> bool:
+        """A poll compares the ring's bytes as they are now; False if nothing is new."""
+        news = self._reader.on_status(self._ring.ctl)
+        if news is None:
+            return False
+        read = self._read
+        compared_ns = capture_ns + read.status_ns
+        urgent_ns = compared_ns + news.urgent_count * read.slot_ns + read.tokens_ns
+        all_ns = compared_ns + news.slots.size * read.slot_ns + read.tokens_ns
+        self._note_status_read(capture_ns, all_ns)
+        self._record_status_reads()
+        split = news.urgent_count
+        token_counts = news.token_count - news.token_from
+        wanted = (token_counts > 0) & self._wanted(news.slots, capture_ns)
+        written = np.empty(news.slots.size, np.int64)
+        for part, read_ns in ((slice(0, split), urgent_ns), (slice(split, None), all_ns)):
+            written[part] = self._write(token_counts[part], wanted[part], read_ns)
+        self._hand_over(news, token_counts, wanted, written, urgent_ns, all_ns)
+        self._reader.on_tokens(news)
+        if self._reader.deferred_count and not self._stepwise:
+            self._stored.appendleft(_Stored(None, [capture_ns], {}))
+        if news.completed.any():
+            self._finish(news.slots[news.completed].tolist(), all_ns)
+        return True
+
+    def _wanted(self, slots: I64, capture_ns: int) -> NDArray[np.bool_]:
+        """Slots whose client still listens: it had not given up when the poll captured the ring."""
+        if not self.cancelled_count:
+            return np.ones(slots.size, bool)
+        cancelled = (self._by_slot[slot].cancelled_ns for slot in slots.tolist())
+        return np.array([when is None or when > capture_ns for when in cancelled], bool)
+
+    def _write(self, token_counts: I64, wanted: NDArray[np.bool_], read_ns: int) -> I64:
+        """When the text of each slot was written; detokenizers take the slots of one cycle in turn, in order."""
+        text = self._text
+        cost = np.where(wanted, text.chunk_ns + token_counts * text.token_ns, 0)[wanted]
+        written = np.full(token_counts.size, read_ns, np.int64)
+        if not cost.size:
+            return written
+        start = max(read_ns, self._text_free_ns)
+        rows = -(-cost.size // text.workers)
+        padded = np.zeros(rows * text.workers, np.int64)
+        padded[: cost.size] = cost
+        finished = start + padded.reshape(rows, text.workers).cumsum(axis=0).reshape(-1)[: cost.size]
+        written[wanted] = finished
+        self._text_free_ns = int(finished.max())
+        return written
+
+    def _hand_over(
+        self,
+        news: News,
+        token_counts: I64,
+        wanted: NDArray[np.bool_],
+        written: I64,
+        urgent_ns: int,
+        all_ns: int,
+    ) -> None:
+        """Gaps between tokens, first tokens, last tokens, rows of the trace."""
+        split, slots = news.urgent_count, news.slots
+        later = wanted.copy()
+        later[:split] = False
+        if later.any():
+            self.gaps.add_all(written[later] - self._last_written[slots[later]])
+        together = int((token_counts[wanted] - 1).sum())  # tokens that came in the same chunk as the one before
+        if together:
+            self.gaps.add(0, together)
+        self._last_written[slots[wanted]] = written[wanted]
+        for index in range(split):
+            if wanted[index]:
+                self._first_token(self._by_slot[int(slots[index])], urgent_ns, int(written[index]))
+        for index in np.flatnonzero(news.completed).tolist():
+            self._end(self._by_slot[int(slots[index])], int(news.status[index]), int(news.token_count[index]))
+        if self._rec:
+            for index, slot in enumerate(slots.tolist()):
+                urgent = index < split
+                if self._rec.reads_each or urgent or news.completed[index]:
+                    self._record_tokens(slot, int(news.token_count[index]), urgent_ns if urgent else all_ns)
+
+    def _first_token(self, request: Request, read_ns: int, written_ns: int) -> None:
+        request.read_ns = read_ns
+        request.written_ns = written_ns
+        request.first_token_ns = written_ns + self._text.delivery_ns
+
+    def _end(self, request: Request, status: int, token_count: int) -> None:
+        """The frontend knows that the request is complete: its row is complete, too."""
+        request.status = status
+        if request.cancelled_ns is not None:
+            self.cancelled_count -= 1
+            return
+        good = status in (SlotStatus.STOP, SlotStatus.LENGTH)
+        request.outcome = Outcome.COMPLETED if good else Outcome.FAILED
+        request.output_tokens = token_count
+        if token_count:
+            request.last_token_ns = self.last_token_ns(request.slot)
+
+    def _finish(self, slots: list[int], end_ns: int) -> None:
+        """Recycle at the end of the cycle: every READ of these slots has completed by then."""
+        requests = [self._by_slot[slot] for slot in slots]
+
+        def recycle() -> None:
+            for slot in slots:
+                self._reader.forget(slot)
+            self.recycle(slots)
+            if not self._reader.watched_count:
+                self._active = False
+
+        at(self._env, end_ns, recycle)
+        for request in requests:
+            self.completed(request)
+
+    # --- many polls, each of which sees steps of one batch ---
+
+    def _poll_steps(
+        self, batch: Batch, steps: int, capture_ns: int, idle: int, ended: dict[int, SlotStatus] | None = None
+    ) -> None:
+        """The same as `_poll_bytes` where every slot of the batch has `steps` new tokens and nothing else is new."""
+        read, text = self._read, self._text
+        rows = len(batch.lives)
+        read_ns = capture_ns + read.status_ns + rows * read.slot_ns + read.tokens_ns
+        self._note_status_read(capture_ns, read_ns)
+        self.idle_status_reads += idle
+        start_ns = read_ns if read_ns > self._text_free_ns else self._text_free_ns
+        cost_ns = text.chunk_ns + steps * text.token_ns
+        self._text_free_ns = start_ns + -(-rows // text.workers) * cost_ns
+        if batch is self._batch and steps == 1:
+            self.gaps.add(start_ns - self._batch_written_ns, rows)
+        else:
+            self._enter_batch(batch, start_ns, cost_ns)
+            if steps > 1:
+                self.gaps.add(0, (steps - 1) * rows)
+        self._batch_tokens += steps
+        self._batch_written_ns = start_ns
+        if self._rec and self._rec.reads_each:
+            self._record_each(batch, steps, read_ns)
+        if ended:
+            self._end_slots(batch, ended, read_ns)
+
+    def _enter_batch(self, batch: Batch, start_ns: int, cost_ns: int) -> None:
+        self._leave_batch()
+        self._batch = batch
+        self._batch_offsets = (np.arange(len(batch.lives)) // self._text.workers + 1) * cost_ns
+        self.gaps.add_all(start_ns + self._batch_offsets - self._last_written[batch.slots])
+
+    def _leave_batch(self) -> None:
+        """Bring cursors and last times of the batch's slots up to date."""
+        if self._batch is not None:
+            slots = self._batch.slots
+            self._reader.on_steps(slots, self._batch_tokens)
+            self._last_written[slots] = self._batch_written_ns + self._batch_offsets
+            self._batch, self._batch_tokens = None, 0
+
+    def _end_slots(self, batch: Batch, ended: dict[int, SlotStatus], read_ns: int) -> None:
+        self._leave_batch()
+        self._record_status_reads()
+        slots = []
+        for position, status in ended.items():
+            live = batch.lives[position]
+            slots.append(live.slot)
+            self._end(live.request, status, live.end_count)
+            if self._rec and not self._rec.reads_each:
+                self._record_tokens(live.slot, live.end_count, read_ns)
+        self._finish(slots, read_ns)
+
+    # --- rows ---
+
+    def _note_status_read(self, capture_ns: int, end_ns: int) -> None:
+        self.status_reads += 1
+        self._end_ns = end_ns
+        if self._rec:
+            self._posted.append(capture_ns - self._read.request_ns)
+            self._done.append(capture_ns + self._read.status_done_ns)
+
+    def _record_status_reads(self) -> None:
+        if self._rec and self._posted:
+            self._rec.status_reads(self._posted, self._done)
+            self._posted, self._done = [], []
+
+    def _record_tokens(self, slot: int, token_count: int, read_ns: int) -> None:
+        """One row for the tokens up to `token_count` that no row has named yet."""
+        assert self._rec is not None
+        start = int(self._ranged[slot])
+        if token_count > start:
+            self._ranged[slot] = token_count
+            request = self._by_slot[slot]
+            self._rec.reader.add(
+                event=Event.TOKENS_READ, t_ns=read_ns, slot=slot, generation=request.generation, epoch=0,
+                request_id=request.request_id, token_from=start, token_count=token_count,
+            )  # fmt: skip
+
+    def _record_each(self, batch: Batch, steps: int, read_ns: int) -> None:
+        self._record_status_reads()
+        for live in batch.lives:
+            self._record_tokens(live.slot, int(self._ranged[live.slot]) + steps, read_ns)
