@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from blink.common.errors import InputError
 from blink.common.events import COLUMNS, NOTHING, TRACE_VERSION, Column
-from blink.common.layout import EPOCH_MASK
+from blink.common.layout import EPOCH_MASK, GENERATION_NONE
 from blink.common.states import SLOT_COUNT, Actor
 
 Ints = NDArray[Any]  # one of the integer dtypes of COLUMNS
@@ -28,8 +28,10 @@ VIRTUAL_CLOCK: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """What was run. `epoch` is the frontend's epoch at the first event; `clock` names the clock that each actor read.
+    """What was run.
 
+    `epoch` is the frontend's epoch at the first event and `generation` that of every slot; `clock` names the clock that
+    each actor read.
     `token_reads` says what a `tokens_read` event covers: "each" READ, or "ranges" that several READs brought together.
     """
 
@@ -39,6 +41,7 @@ class TraceHeader:
     layout_hash: int
     slot_count: int = SLOT_COUNT
     epoch: int = 0
+    generation: int = 0
     configuration: dict[str, Any] = field(default_factory=dict)
     clock: dict[str, Any] = field(default_factory=lambda: dict(VIRTUAL_CLOCK))
     token_reads: TokenReads = "ranges"
@@ -59,6 +62,7 @@ class TraceHeader:
             "layout_hash": f"0x{self.layout_hash:016x}",
             "slot_count": self.slot_count,
             "epoch": self.epoch,
+            "generation": self.generation,
             "token_reads": self.token_reads,
             "clock": self.clock,
             "configuration": self.configuration,
@@ -76,6 +80,7 @@ class TraceHeader:
             layout_hash=reader.hexadecimal("layout_hash"),
             slot_count=reader.integer("slot_count", 1, SLOT_COUNT),
             epoch=reader.integer("epoch", 0, EPOCH_MASK),
+            generation=reader.integer("generation", 0, GENERATION_NONE - 1),
             configuration=reader.mapping("configuration"),
             clock=reader.mapping("clock"),
             token_reads="each" if reader.choice("token_reads", ("ranges", "each")) == "each" else "ranges",

@@ -1,0 +1,95 @@
+"""What the checker says of a trace: an exit code, the violations with the events that show them, and the coverage."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blink.common.bulk import Fetch, Rows
+from blink.common.events import COLUMNS, NOTHING, Column
+
+CONFORMS, VIOLATES, INCONCLUSIVE, STUCK = 0, 2, 3, 4
+NAMES = {CONFORMS: "conforms", VIOLATES: "violates", INCONCLUSIVE: "inconclusive", STUCK: "stuck"}
+_CONTEXT_EVENTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One breach: the invariant, one sentence, where it is, and the events around it, one line each.
+
+    `row` counts the trace's events from 0 in the order of the file; it is -1 for what no single event shows.
+    """
+
+    invariant: str
+    message: str
+    row: int = NOTHING
+    seq: int = NOTHING
+    actor: str | None = None
+    slot: int = NOTHING
+    context: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The finding as text."""
+        place = f" (event {self.row}: seq {self.seq} of the {self.actor})" if self.row >= 0 else ""
+        return [f"{self.invariant}: {self.message}{place}", *(f"    {line}" for line in self.context)]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of a check. `code` is the exit code: 0 conforms, 2 violates, 3 inconclusive, 4 stuck.
+
+    `reason` is one sentence; `counts` says how much was looked at; `coverage` which transitions, statuses, system
+    events and races occurred (invariant S is about a whole suite, so one trace alone never breaks it).
+    """
+
+    code: int
+    reason: str
+    violations: tuple[Finding, ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
+    coverage: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The exit code in one word."""
+        return NAMES[self.code]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {"verdict": self.name, **asdict(self)}
+
+    def report(self) -> str:
+        """The verdict as text: what, why, and the events that matter."""
+        lines = [f"{self.name}: {self.reason}"]
+        for finding in self.violations:
+            lines += ["", *finding.lines()]
+        return "\n".join(lines)
+
+
+def context_of(fetch: Fetch, row: int, slot: int) -> tuple[str, ...]:
+    """The last few events of the row's slot up to the row, or of its actor if it has no slot, as aligned lines."""
+    key, wanted = ("slot", slot) if slot >= 0 else ("actor", int(fetch("actor")[row]))
+    rows = np.flatnonzero(fetch(key)[: row + 1] == wanted)[-_CONTEXT_EVENTS:]
+    return tuple(event_lines(fetch, rows))
+
+
+def event_lines(fetch: Fetch, rows: Rows) -> list[str]:
+    """The rows as a small table, without the columns that apply to none of them."""
+    table = [["event", *map(str, rows)]]
+    for column in COLUMNS:
+        values = fetch(column.name)[rows]
+        if (values != NOTHING).any():
+            heading = "name" if column.name == "event" else column.name
+            table.append([heading, *(_text(column, int(value)) for value in values)])
+    widths = [max(len(cell) for cell in cells) for cells in table]
+    return [
+        "  ".join(cells[line].ljust(width) for cells, width in zip(table, widths, strict=True)).rstrip()
+        for line in range(len(rows) + 1)
+    ]
+
+
+def _text(column: Column, value: int) -> str:
+    if value == NOTHING:
+        return "-"
+    return str(value) if column.labels is None else column.labels(value).name.lower()
