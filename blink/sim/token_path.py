@@ -141,7 +141,10 @@ class TokenPath:
 
     def needs_single_steps(self) -> bool:
         """Whether polls must see the ring after each step: a given-up request lives, or a cycle's work is bounded."""
-        return self.cancelled_count > 0 or not self._reader.fits_in_one_cycle(self._gpu.running_count)
+        return self._needs_bytes(self._gpu.running_count)
+
+    def _needs_bytes(self, rows: int) -> bool:
+        return self.cancelled_count > 0 or not self._reader.fits_in_one_cycle(rows)
 
     def stored_steps(self, batch: Batch, stored_ns: list[int], ended: dict[int, SlotStatus]) -> None:
         """Decode steps of a batch were stored at these times, the last of them ending some of its slots."""
@@ -229,7 +232,7 @@ class TokenPath:
         capture, idle = self._capture_of(head.times_ns[head.position])
         assert capture == capture_ns
         seen = [entry for entry in self._stored if entry.times_ns[entry.position] <= capture_ns]
-        if len(seen) == 1 and head.batch is not None and not self.needs_single_steps():
+        if len(seen) == 1 and head.batch is not None and not self._needs_bytes(len(head.batch.lives)):
             steps = self._seen_steps(head, capture_ns)
             whole = head.position == len(head.times_ns)
             self._poll_steps(head.batch, steps, capture_ns, idle, head.ended if whole else {})
