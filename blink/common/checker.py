@@ -30,14 +30,14 @@ import numpy as np
 
 from blink.common.bulk import Bools, Bulk, Fetch, Rows, certify, malformed
 from blink.common.coverage import coverage_of
-from blink.common.events import EVENT_RULES, NOTHING, Event
+from blink.common.events import EVENT_RULES, Event
 from blink.common.layout import layout_hash
-from blink.common.reference import EMPTY, FRONTEND, GPU, PENDING, Violation, check_form
-from blink.common.replay import Found, Replay, records_of
+from blink.common.reference import EMPTY, PENDING, Violation, check_form
+from blink.common.replay import Found, Records, Replay
 from blink.common.ring_model import Ring
 from blink.common.states import Actor, SlotState
 from blink.common.trace import Ints, Trace, TraceFooter, TraceHeader, read_trace, trace_path
-from blink.common.verdict import CONFORMS, INCONCLUSIVE, STUCK, VIOLATES, Finding, Verdict, context_of
+from blink.common.verdict import CONFORMS, INCONCLUSIVE, STUCK, VIOLATES, Finding, Verdict, with_contexts
 
 __all__ = ["Finding", "Verdict", "check_trace"]
 
@@ -59,9 +59,10 @@ def check_trace(source: Trace | Path | str, *, bulk: bool = True, violations_max
         usable[found.rows] = True
     replay = _replay(header, fetch, usable, order, bulk, violations_max)
     found_rows = replay.found + _malformed_rest(fetch, usable, header.slot_count, violations_max)
-    findings = [_finding(fetch, found) for found in found_rows[:violations_max]]
+    findings = [_finding(found) for found in found_rows[:violations_max]]
     if not findings:
-        findings = [breach for found in order for breach in found.breaches]
+        findings = [found.breach for found in order if found.breach is not None]
+    findings = with_contexts(fetch, findings) if findings else []
     incomplete = _incomplete(header, footer, order)
     if not incomplete:
         findings += _slot_counts(header, footer, replay)
@@ -98,7 +99,7 @@ class _ActorOrder:
     actor: Actor
     rows: Rows
     row_count: int
-    breaches: tuple[Finding, ...] = ()
+    breach: Finding | None = None
     incomplete: str | None = None
 
 
@@ -106,10 +107,10 @@ def _program_order(fetch: Fetch, actor: Actor, footer: TraceFooter | None) -> _A
     """`seq` must count up by one from 0: what is missing was dropped, what repeats or goes back is a breach."""
     rows = np.flatnonzero(fetch("actor") == actor)
     seq = fetch("seq")[rows]
-    breaches: tuple[Finding, ...] = ()
+    breach: Finding | None = None
     incomplete, end = _declared_loss(actor, rows.size, footer), rows.size
     if (seq != np.arange(rows.size)).any():
-        breaches = _out_of_order(fetch, actor, rows, seq)
+        breach = _out_of_order(actor, rows, seq)
         present = np.unique(seq)
         gaps = np.flatnonzero(present != np.arange(present.size))
         if gaps.size:
@@ -118,7 +119,7 @@ def _program_order(fetch: Fetch, actor: Actor, footer: TraceFooter | None) -> _A
             end = int(np.flatnonzero(seq > missing)[0])
     elif footer is not None and footer.dropped[actor.label]:
         end = 0  # something is missing and nothing says where
-    return _ActorOrder(actor, rows[:end], rows.size, breaches, incomplete)
+    return _ActorOrder(actor, rows[:end], rows.size, breach, incomplete)
 
 
 def _declared_loss(actor: Actor, row_count: int, footer: TraceFooter | None) -> str | None:
@@ -131,16 +132,15 @@ def _declared_loss(actor: Actor, row_count: int, footer: TraceFooter | None) -> 
     return None
 
 
-def _out_of_order(fetch: Fetch, actor: Actor, rows: Rows, seq: Ints) -> tuple[Finding, ...]:
+def _out_of_order(actor: Actor, rows: Rows, seq: Ints) -> Finding | None:
     """The first row whose `seq` is not above all before it."""
     highest = np.maximum.accumulate(seq)
     wrong = np.flatnonzero(seq[1:] <= highest[:-1])
     if not wrong.size:
-        return ()
+        return None
     at = int(wrong[0]) + 1
     message = f"program order: seq {seq[at]} of the {actor.label} comes after seq {highest[at - 1]}"
-    context = context_of(fetch, int(rows[at]), NOTHING)
-    return (Finding("I1", message, int(rows[at]), int(seq[at]), actor.label, NOTHING, context),)
+    return Finding("I1", message, int(rows[at]), int(seq[at]), actor.label)
 
 
 # --- the replay -----------------------------------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def _replay(
     ring = Ring(slot_count=header.slot_count, first_generation=header.generation, epoch=header.epoch)
     open_ended = frozenset(int(found.actor) for found in order if found.incomplete)
     replay = Replay(ring, certified, open_ended, violations_max)
-    frontend, gpu = (order[actor].rows[~certified.mask[order[actor].rows]] for actor in (FRONTEND, GPU))
-    replay.run(records_of(fetch, frontend), records_of(fetch, gpu))
+    records = Records(fetch, np.flatnonzero(usable & ~certified.mask))
+    replay.run(records.of(Actor.FRONTEND), records.of(Actor.GPU))
     return replay
 
 
@@ -162,7 +162,7 @@ def _malformed_rest(fetch: Fetch, usable: Bools, slot_count: int, violations_max
     """Rows beyond a gap cannot be replayed, but what is wrong with them by themselves is wrong all the same."""
     rows = malformed(fetch, np.flatnonzero(~usable))[:violations_max]
     found = []
-    for record in records_of(fetch, rows):
+    for record in Records(fetch, rows):
         try:
             check_form(record, slot_count)
         except Violation as violation:
@@ -170,7 +170,7 @@ def _malformed_rest(fetch: Fetch, usable: Bools, slot_count: int, violations_max
     return found
 
 
-def _finding(fetch: Fetch, found: Found) -> Finding:
+def _finding(found: Found) -> Finding:
     record, violation = found.record, found.violation
     return Finding(
         violation.invariant,
@@ -179,7 +179,6 @@ def _finding(fetch: Fetch, found: Found) -> Finding:
         record.seq,
         Actor(record.actor).label,
         record.slot,
-        context_of(fetch, record.row, record.slot),
     )
 
 

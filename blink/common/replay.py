@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+
+import numpy as np
 
 from blink.common.bulk import Bulk, Fetch, Rows
 from blink.common.events import COLUMNS, NOTHING, Event
@@ -28,6 +29,7 @@ from blink.common.reference import (
     waits,
 )
 from blink.common.ring_model import Graph, Record, Ring, Slot
+from blink.common.states import Actor
 
 _RECORDS_AT_ONCE = 1 << 16
 
@@ -161,10 +163,21 @@ def _take_at_its_word(ring: Ring, slots: dict[int, Slot], event: Record) -> tupl
 _SOURCE, _STEP = Record._fields.index("source"), Record._fields.index("step")
 
 
-def records_of(fetch: Fetch, rows: Rows) -> Iterator[Record]:
-    """The trace's rows as records. The columns are cut to the rows first: most of a long trace is never a record."""
-    cut = [rows, *(fetch(column.name)[rows] for column in COLUMNS)]
-    return chain.from_iterable(
-        map(Record._make, zip(*(values[start : start + _RECORDS_AT_ONCE].tolist() for values in cut), strict=True))
-        for start in range(0, len(rows), _RECORDS_AT_ONCE)
-    )
+class Records:
+    """Some rows of a trace, ready to be replayed. The columns are cut to them once: most of a long trace is not."""
+
+    def __init__(self, fetch: Fetch, rows: Rows) -> None:
+        self._columns = [rows, *(fetch(column.name)[rows] for column in COLUMNS)] if rows.size else []
+        self._actors = fetch("actor")[rows]
+
+    def of(self, actor: Actor) -> Iterator[Record]:
+        """The records of one actor, in the order of the file."""
+        return self._at(np.flatnonzero(self._actors == actor))
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._at(np.arange(len(self._actors)))
+
+    def _at(self, places: Rows) -> Iterator[Record]:
+        for start in range(0, len(places), _RECORDS_AT_ONCE):
+            chunk = places[start : start + _RECORDS_AT_ONCE]
+            yield from map(Record._make, zip(*(values[chunk].tolist() for values in self._columns), strict=True))

@@ -199,7 +199,8 @@ def _read_columns(path: Path, file: Any, header: TraceHeader, names: Sequence[st
     for name in _MANDATORY:
         if name not in file.schema_arrow.names:
             raise InputError(f"{path}: column {name}: missing; every trace has it")
-    _check_constants(path, file, header)
+    if names is None or set(_MANDATORY) <= set(names):  # who reads further columns one at a time has been here before
+        _check_constants(path, file, header)
     wanted = [column for column in COLUMNS if names is None or column.name in names]
     return {column.name: _read_column(path, file, column) for column in wanted}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from blink.common.bulk import Fetch, Rows
 from blink.common.events import COLUMNS, NOTHING, Column
+from blink.common.states import Actor
 
 CONFORMS, VIOLATES, INCONCLUSIVE, STUCK = 0, 2, 3, 4
 NAMES = {CONFORMS: "conforms", VIOLATES: "violates", INCONCLUSIVE: "inconclusive", STUCK: "stuck"}
@@ -67,25 +68,37 @@ class Verdict:
         return "\n".join(lines)
 
 
-def context_of(fetch: Fetch, row: int, slot: int) -> tuple[str, ...]:
-    """The last few events of the row's slot up to the row, or of its actor if it has no slot, as aligned lines."""
-    key, wanted = ("slot", slot) if slot >= 0 else ("actor", int(fetch("actor")[row]))
-    rows = np.flatnonzero(fetch(key)[: row + 1] == wanted)[-_CONTEXT_EVENTS:]
-    return tuple(event_lines(fetch, rows))
-
-
-def event_lines(fetch: Fetch, rows: Rows) -> list[str]:
-    """The rows as a small table, without the columns that apply to none of them."""
-    table = [["event", *map(str, rows)]]
+def with_contexts(fetch: Fetch, findings: list[Finding]) -> list[Finding]:
+    """The findings with the events that matter: the last few of the slot up to the row, or of the actor if no slot has
+    to do with it. Every column is fetched once, because a large trace reads it from the file.
+    """
+    shown = [_rows_before(fetch, finding) for finding in findings]
+    tables: list[list[list[str]]] = [[["event", *map(str, rows)]] for rows in shown]
     for column in COLUMNS:
-        values = fetch(column.name)[rows]
-        if (values != NOTHING).any():
-            heading = "name" if column.name == "event" else column.name
-            table.append([heading, *(_text(column, int(value)) for value in values)])
+        values = fetch(column.name)
+        for table, rows in zip(tables, shown, strict=True):
+            if (values[rows] != NOTHING).any():
+                heading = "name" if column.name == "event" else column.name
+                table.append([heading, *(_text(column, int(value)) for value in values[rows])])
+    return [
+        replace(finding, context=tuple(_aligned(table))) if rows.size else finding
+        for finding, table, rows in zip(findings, tables, shown, strict=True)
+    ]
+
+
+def _rows_before(fetch: Fetch, finding: Finding) -> Rows:
+    if finding.row < 0 or finding.actor is None:
+        return np.empty(0, np.int64)
+    key, wanted = ("slot", finding.slot) if finding.slot >= 0 else ("actor", Actor[finding.actor.upper()])
+    return np.flatnonzero(fetch(key)[: finding.row + 1] == wanted)[-_CONTEXT_EVENTS:]
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    """Lines of a table that is given by columns."""
     widths = [max(len(cell) for cell in cells) for cells in table]
     return [
-        "  ".join(cells[line].ljust(width) for cells, width in zip(table, widths, strict=True)).rstrip()
-        for line in range(len(rows) + 1)
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*table, strict=True)
     ]
 
 
