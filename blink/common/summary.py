@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ WAITS = {
     "slot": ("wait_slot_ns", "a slot of the ring"),
 }
 """What a request can wait for: the counter of SchedulerCounters, and the words of a report."""
+
+_NUMBER = re.compile(r"\d+")
 
 WAIT_SHARE_MIN = 0.01
 """Below this share of the run, waiting is not worth a sentence of blame."""
@@ -109,7 +112,7 @@ def _blink(result: RunResult, done: dict[str, I64]) -> dict[str, Any]:
             outcome.label: int(np.count_nonzero(result.requests["outcome"] == outcome)) for outcome in Outcome
         },
         "statuses": _statuses(result),
-        "refusals": dict(sorted(Counter(result.refusals.values()).items())),
+        "refusals": refusal_reasons(result.refusals.values()),
         "itl_count": Distribution.of_weighted(result.itl).count,
         "ttft_parts_mean_ms": {
             name.removesuffix("_ns"): _ms(Distribution.of(done[name][done["first_token_ns"] >= 0]).mean())
@@ -122,8 +125,8 @@ def _blink(result: RunResult, done: dict[str, I64]) -> dict[str, Any]:
         "prefill_launches": scheduler.prefill_launches,
         "relaunches": scheduler.relaunches,
         "padding_share": {
-            "decode_rows": _share(scheduler.padded_decode_rows, scheduler.decode_rows),
-            "prefill_tokens": _share(scheduler.padded_prefill_tokens, scheduler.prefill_tokens),
+            "decode_rows": _padding(scheduler.padded_decode_rows, scheduler.decode_rows),
+            "prefill_tokens": _padding(scheduler.padded_prefill_tokens, scheduler.prefill_tokens),
         },
         "time_share": {
             name: _share(getattr(scheduler, f"{name}_ns"), duration_ns)
@@ -136,6 +139,24 @@ def _blink(result: RunResult, done: dict[str, I64]) -> dict[str, Any]:
     }
 
 
+def refusal_reasons(reasons: Iterable[str]) -> dict[str, int]:
+    """Reason -> number of requests. Reasons that differ in their numbers alone are one, with the numbers' range."""
+    alike: dict[str, list[list[int]]] = {}
+    for reason in sorted(reasons):
+        numbers = [int(number) for number in _NUMBER.findall(reason)]
+        alike.setdefault(_NUMBER.sub("\0", reason), []).append(numbers)
+    counts = {}
+    for form, rows in alike.items():
+        spans = iter(
+            [
+                f"{min(column)}" + (f" to {max(column)}" if len(set(column)) > 1 else "")
+                for column in zip(*rows, strict=True)
+            ]
+        )
+        counts["".join(next(spans) if part == "\0" else part for part in re.split("(\0)", form))] = len(rows)
+    return counts
+
+
 def _statuses(result: RunResult) -> dict[str, int]:
     counts = {status.label: int(np.count_nonzero(result.requests["status"] == status)) for status in SlotStatus}
     return {label: count for label, count in counts.items() if count}
@@ -145,6 +166,11 @@ def _occupancy(integral_ns: int, most: int, limit: int, duration_ns: int) -> dic
     """Mean over the run (integral over time / duration), maximum, limit, and the mean's share of the limit."""
     mean = integral_ns / duration_ns if duration_ns > 0 else None
     return {"mean": mean, "max": most, "limit": limit, "share": _share(integral_ns, limit * duration_ns)}
+
+
+def _padding(padded: int, used: int) -> float | None:
+    """Share of padding in all that was launched."""
+    return _share(padded, padded + used)
 
 
 def _share(part: int, whole: int) -> float | None:

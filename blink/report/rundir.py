@@ -71,6 +71,11 @@ class RunDir:
         _replace(self.path / SUMMARY_NAME, lambda part: part.write_text(text, encoding="utf-8"))
         return summary
 
+    def remove_trace(self) -> None:
+        """Take back the trace of a run that is refused after all."""
+        for path in self.path.glob("trace.*"):
+            path.unlink()
+
     def discard(self) -> None:
         """Remove the folders that `prepare` made, if the run left nothing in them."""
         for folder in self._created:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blink.common import metrics
 from blink.common.distribution import PERCENTILES, Distribution
 from blink.common.results import Outcome, SchedulerCounters, WeightedValues
-from blink.common.summary import limited_by, summarize
+from blink.common.summary import limited_by, refusal_reasons, summarize
 from blink.common.units import NS_PER_MS, NS_PER_S
 from tests.runs import made_up_run, request_columns
 
@@ -190,9 +190,15 @@ def test_the_summary_says_what_became_of_every_request() -> None:
     assert sum(blink["ttft_parts_mean_ms"].values()) == pytest.approx(summarize(run)["mean_ttft_ms"])
     assert blink["batch"] == {"mean": 16.0, "max": 29, "limit": 128, "share": 0.125}
     assert blink["kv_blocks"]["mean"] == 900.0
-    assert blink["padding_share"] == {"decode_rows": 5000 / 60_000, "prefill_tokens": 0.15}
+    assert blink["padding_share"] == {"decode_rows": 5000 / 65_000, "prefill_tokens": 30_000 / 230_000}
     assert blink["limited_by"]["name"] == "kv"
     assert blink["limited_by"]["sentence"] == "Requests waited for KV blocks during 20% of the run."
+
+
+def test_reasons_that_differ_in_a_number_are_one() -> None:
+    reasons = ["prompt of 9000 tokens, 8192 fit", "prompt of 8200 tokens, 8192 fit", "queue full"]
+    assert refusal_reasons(reasons) == {"prompt of 8200 to 9000 tokens, 8192 fit": 2, "queue full": 1}
+    assert refusal_reasons(["a 1", "a 1"]) == {"a 1": 2}
 
 
 def test_an_empty_run_has_a_summary() -> None:

@@ -50,7 +50,7 @@ def test_it_answers_what_a_planner_asks() -> None:
         "16 sequences on average (12.5%), 29 at most, limit 128",
         "900 blocks on average (4.5%), 2,100 at most, limit 20,000",
         "4,180: 4,000 decode, 180 prefill; 35 relaunches",
-        "8.3% of decode rows, 15.0% of prefill tokens",
+        "7.7% of decode rows, 13.0% of prefill tokens",
         "Requests waited for KV blocks during 20% of the run.",
         "- step times at batch 16 are outside the range of the profile (1 to 8)",
     ):

@@ -15,8 +15,11 @@ from blink.common.config.explain import explain
 from blink.common.config.scenario import Scenario, path_entries
 from blink.common.errors import InputError
 
+Override = str | tuple[str, str]
+"""`table.key=value`, or a pair of the command line's option that stands for it and that text."""
 
-def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+
+def load_scenario(path: str | Path, overrides: Sequence[Override] = ()) -> Scenario:
     """Read one scenario; each override is `table.key=value`, the value in TOML, or text if it is not TOML.
 
     Relative paths in the file are taken from the file's folder, those in an override from the working directory.
@@ -29,11 +32,12 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     return parse_scenario(document, source, overrides)
 
 
-def parse_scenario(document: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> Scenario:
+def parse_scenario(document: dict[str, Any], source: str, overrides: Sequence[Override] = ()) -> Scenario:
     """The same from plain data; `source` names it in messages."""
     document, origins = copy.deepcopy(document), {}
-    for text in overrides:
-        origins[_override(document, text)] = "--set"
+    for override in overrides:
+        option, text = ("--set", override) if isinstance(override, str) else override
+        origins[_override(document, option, text)] = option
     try:
         return Scenario.model_validate(document)
     except ValidationError as error:
@@ -60,17 +64,17 @@ def _syntax(message: str) -> str:
     return f"{place}: not TOML: {found[1]}"
 
 
-def _override(document: dict[str, Any], text: str) -> str:
+def _override(document: dict[str, Any], option: str, text: str) -> str:
     dotted, separator, value = text.partition("=")
     dotted = dotted.strip()
     parts = dotted.split(".")
     if not separator or not all(parts):
-        raise InputError(f"--set {text}: must have the form table.key=value")
+        raise InputError(f"{option} {text}: must have the form table.key=value")
     table = document
     for depth, part in enumerate(parts[:-1]):
         inner = table.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise InputError(f"--set {text}: {'.'.join(parts[: depth + 1])} is a value, not a table")
+            raise InputError(f"{option} {text}: {'.'.join(parts[: depth + 1])} is a value, not a table")
         table = inner
     table[parts[-1]] = _toml_value(value.strip())
     return dotted

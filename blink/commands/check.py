@@ -1,0 +1,28 @@
+"""`blink check`: a recorded trace against the specification of the slot protocol."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    verb = verbs.add_parser(
+        "check",
+        help="check a trace against the slot protocol",
+        description="Check a trace. Exit code 0: conforms; 2: violates, or not a trace; 3: inconclusive; 4: stuck.",
+    )
+    verb.add_argument("trace", metavar="TRACE", help="trace file (.parquet, .ndjson), or the folder of a run")
+    verb.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    verb.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Check and report; the verdict's exit code."""
+    from blink.common.checker import check_trace
+    from blink.report.rundir import to_json
+
+    verdict = check_trace(options.trace)
+    sys.stdout.write(to_json(verdict.to_json()) if options.json else f"{verdict.report()}\n")
+    return verdict.code

@@ -1,0 +1,161 @@
+"""`blink run`: one scenario, simulated."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from blink.common.errors import InputError
+
+if TYPE_CHECKING:
+    from blink.common.config.load import Override
+    from blink.common.config.scenario import Scenario
+    from blink.common.results import RunResult
+    from blink.report.rundir import RunDir
+
+EXIT_INTERRUPTED = 130
+RANGE_NOTE = "outside a profile's range"
+"""How a note begins that says a constant was used where it was not measured."""
+
+TRACE_OPTIONS = {
+    "dialect": ("NAME", "dialect of the trace (default: recognised by its columns)"),
+    "limit": ("N", "use the first N requests of the trace"),
+    "rate_scale": ("X", "requests arrive X times as often; pauses inside a session stay"),
+    "time_scale": ("X", "every time of the trace is multiplied by X"),
+}
+
+
+def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    verb = verbs.add_parser(
+        "run", help="simulate a scenario", description="Simulate a scenario and print what came of it."
+    )
+    verb.add_argument("scenario", metavar="SCENARIO", help="scenario TOML file")
+    verb.add_argument("--trace", metavar="FILE", help="requests from this trace, in place of the scenario's own")
+    for name, (metavar, text) in TRACE_OPTIONS.items():
+        verb.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    verb.add_argument("--seed", metavar="N", help="seed in place of the scenario's")
+    verb.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="override an option, such as limits.batch_max=64",
+    )
+    verb.add_argument("--out", metavar="DIR", help="keep summary, requests, scenario and trace in a new folder")
+    verb.add_argument(
+        "--strict", action="store_true", help="refuse results outside the range a profile was measured in"
+    )
+    verb.add_argument(
+        "--json", action="store_true", help="print summary.json to standard output, and nothing else there"
+    )
+    verb.add_argument("--no-progress", action="store_true", help="no progress bar (there is none without a terminal)")
+    verb.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Load, simulate, keep, print. 0: done; 130: stopped by Ctrl-C, partial results kept and printed."""
+    from blink.common.config import load_scenario
+    from blink.common.summary import summarize
+    from blink.report.rundir import RunDir
+
+    scenario = load_scenario(options.scenario, _overrides(options))
+    _check_trace_options(options, scenario)
+    folder = RunDir.prepare(options.out) if options.out else None
+    try:
+        result = _simulated(scenario, folder, show_progress=not options.no_progress)
+        if options.strict:
+            _refuse_out_of_range(result, folder)
+        summary = folder.write(result) if folder else summarize(result)
+    except BaseException:
+        if folder:
+            folder.discard()
+        raise
+    _print(summary, folder, as_json=options.json)
+    return EXIT_INTERRUPTED if result.partial else 0
+
+
+def _overrides(options: argparse.Namespace) -> list[Override]:
+    from blink.common.config.toml import inline
+
+    overrides: list[Override] = []
+    if options.trace is not None:
+        overrides.append(("--trace", f"workload.trace={inline({'file': options.trace})}"))
+    for name in TRACE_OPTIONS:
+        value = getattr(options, name)
+        if value is not None:
+            overrides.append((f"--{name.replace('_', '-')}", f"workload.trace.{name}={value}"))
+    if options.seed is not None:
+        overrides.append(("--seed", f"seed={options.seed}"))
+    return [*overrides, *options.set]
+
+
+def _check_trace_options(options: argparse.Namespace, scenario: Scenario) -> None:
+    if options.trace is not None and scenario.workload.trace is None:
+        raise InputError("--trace: is undone by --set workload.trace: give one of them")
+
+
+def _simulated(scenario: Scenario, folder: RunDir | None, show_progress: bool) -> RunResult:
+    from blink.report.progress import progress_bar
+    from blink.sim.run import simulate
+    from blink.workload.build import build_load, load_notes
+
+    scenario, requests = build_load(scenario)
+    trace_path = folder.trace_path(scenario.trace.format) if folder else None
+    with progress_bar(scenario.name, show_progress) as progress, _stop_on_interrupt() as stop:
+        result = simulate(scenario, requests, trace_path=trace_path, progress=progress, stop=stop.asked)
+    result.notes += [note for note in load_notes(requests) if note not in result.notes]
+    return result
+
+
+class _Stop:
+    """Whether the user asked to stop: the first Ctrl-C asks, the second does not ask."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def asked(self) -> bool:
+        return self._asked
+
+    def handle(self, number: int, frame: object) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = signal.signal(signal.SIGINT, stop.handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _refuse_out_of_range(result: RunResult, folder: RunDir | None) -> None:
+    outside = [note for note in result.notes if note.startswith(RANGE_NOTE)]
+    if not outside:
+        return
+    if folder:
+        folder.remove_trace()
+    more = f" (and {len(outside) - 1} more)" if len(outside) > 1 else ""
+    raise InputError(f"--strict: {outside[0]}{more}")
+
+
+def _print(summary: dict[str, object], folder: RunDir | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from blink.report.rundir import to_json
+    from blink.report.table import print_table
+
+    if as_json:
+        sys.stdout.write(to_json(summary))
+        return
+    print_table(summary, Console(file=sys.stdout, soft_wrap=False))
+    if folder:
+        print(f"Kept in {folder.path}")

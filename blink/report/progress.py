@@ -1,0 +1,38 @@
+"""A progress bar on standard error, on a terminal only: requests done, virtual time, time left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from blink.common.units import NS_PER_S
+
+Progress = Callable[[int, int, int], None]
+"""Called with (completed requests, requests in all, virtual time in ns)."""
+
+
+@contextmanager
+def progress_bar(name: str, wanted: bool = True) -> Iterator[Progress | None]:
+    """The callback for a simulation; None where no bar is wanted or standard error is no terminal."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("requests, {task.fields[virtual_s]:,.1f} s simulated, left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None, virtual_s=0.0)
+
+        def update(completed: int, total: int, now_ns: int) -> None:
+            bar.update(task, completed=completed, total=total, virtual_s=now_ns / NS_PER_S)
+
+        yield update
