@@ -10,7 +10,7 @@ import hashlib
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,8 +132,7 @@ def next_generation(generation: int) -> int:
     return (generation + 1) % GENERATION_NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Ctl:
+class Ctl(NamedTuple):
     """The unpacked control word. `reserved` is zero in version 1."""
 
     state: int
@@ -144,7 +143,7 @@ class Ctl:
 
     def pack(self) -> int:
         """The 64-bit word. Raises ValueError if a field does not fit its bits."""
-        return _pack_word(CTL_FIELDS, (self.state, self.status, self.epoch, self.generation, self.token_count, 0))
+        return pack_word(CTL_FIELDS, (self.state, self.status, self.epoch, self.generation, self.token_count, 0))
 
     @classmethod
     def unpack(cls, word: int) -> Ctl:
@@ -158,7 +157,8 @@ class Ctl:
         )
 
 
-def _pack_word(fields: Iterable[BitField], values: Iterable[int]) -> int:
+def pack_word(fields: Iterable[BitField], values: Iterable[int]) -> int:
+    """A 64-bit word of its fields. Raises ValueError if one does not fit its bits."""
     word = 0
     for field, value in zip(fields, values, strict=True):
         if not 0 <= value <= field.mask:
@@ -169,12 +169,12 @@ def _pack_word(fields: Iterable[BitField], values: Iterable[int]) -> int:
 
 def pack_pulse(generation: int, step: int) -> int:
     """The diagnostic word of a slot. `step` wraps at 2^40."""
-    return _pack_word(PULSE_FIELDS, (generation, step & PULSE_FIELDS[1].mask))
+    return pack_word(PULSE_FIELDS, (generation, step & PULSE_FIELDS[1].mask))
 
 
 def pack_cancel(generation: int, reason: int = 0) -> int:
     """The cancel word that asks the gpu to end `generation` of a slot."""
-    return _pack_word(CANCEL_FIELDS, (generation, reason, 0))
+    return pack_word(CANCEL_FIELDS, (generation, reason, 0))
 
 
 def cancel_generation(word: int) -> int:
@@ -182,8 +182,7 @@ def cancel_generation(word: int) -> int:
     return word & CANCEL_FIELDS[0].mask
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptor:
+class Descriptor(NamedTuple):
     """What the gpu needs to know of one request; 64 bytes, written by the frontend in one WRITE while it owns the slot.
 
     Offsets and capacities are in tokens of the prompt and output areas.
@@ -205,6 +204,7 @@ class Descriptor:
 
 _BODY = struct.Struct("<" + "".join(f.code for f in DESCRIPTOR_FIELDS[:-2]))
 _TAIL = struct.Struct("<IQ")
+_CRC = struct.Struct("<I")
 _WORD = struct.Struct("<Q")
 
 
@@ -233,11 +233,16 @@ def pack_descriptor(descriptor: Descriptor, buffer: Buffer, offset_bytes: int = 
     _TAIL.pack_into(view, offset_bytes + CRC_COVERS_BYTES, crc32c(body), CANCEL_NONE)
 
 
-def unpack_descriptor(buffer: Buffer, offset_bytes: int = 0) -> Descriptor | None:
-    """Read 64 bytes from `buffer`; None if the checksum does not match the body."""
+def unpack_descriptor(buffer: Buffer, offset_bytes: int = 0) -> Descriptor:
+    """The fields of the 64 bytes at `offset_bytes`, whatever their checksum says."""
+    return Descriptor(*_BODY.unpack_from(buffer, offset_bytes))
+
+
+def descriptor_is_whole(buffer: Buffer, offset_bytes: int = 0) -> bool:
+    """Whether the checksum of the descriptor at `offset_bytes` matches its body."""
     body = bytes(memoryview(buffer).cast("B")[offset_bytes : offset_bytes + CRC_COVERS_BYTES])
-    (crc,) = struct.unpack_from("<I", buffer, offset_bytes + CRC_COVERS_BYTES)
-    return Descriptor(*_BODY.unpack(body)) if crc == crc32c(body) else None
+    (crc,) = _CRC.unpack_from(buffer, offset_bytes + CRC_COVERS_BYTES)
+    return bool(crc == crc32c(body))
 
 
 def read_word(buffer: Buffer, offset_bytes: int) -> int:

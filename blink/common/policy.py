@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from blink.common.events import GraphKind
 from blink.common.states import SlotStatus
@@ -18,8 +19,7 @@ LAUNCHES_FOR_PAUSE = 2
 """A pause needs one launch for the prefill and one for the resumed decode."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """A prompt that waits in the ring: what the guard of a claim needs of it."""
 
     request_id: int

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +14,10 @@ from blink.common.states import Actor, SlotState, SlotStatus
 from blink.common.transitions import require_legal
 
 Slots = NDArray[np.int64]
+_STATE_MASK = np.uint64(layout.STATE_MASK)
+_GENERATION_SHIFT = np.uint64(layout.GENERATION_SHIFT)
+_GENERATION_MASK = np.uint64(layout.GENERATION_MASK)
+_COMPLETES = SlotState.DECODE_COMPLETED - SlotState.DECODE_PROCESSING
 
 
 class Ring:
@@ -70,9 +77,13 @@ class Ring:
         """The slot's state."""
         return self._words[2 * slot] & layout.STATE_MASK
 
-    def descriptor(self, slot: int) -> Descriptor | None:
-        """The slot's descriptor, None if its checksum is wrong."""
+    def descriptor(self, slot: int) -> Descriptor:
+        """The slot's descriptor, whatever its checksum says."""
         return layout.unpack_descriptor(self.descriptors, slot * layout.DESCRIPTOR_STRIDE_BYTES)
+
+    def descriptor_is_whole(self, slot: int) -> bool:
+        """Whether the checksum of the slot's descriptor is right."""
+        return layout.descriptor_is_whole(self.descriptors, slot * layout.DESCRIPTOR_STRIDE_BYTES)
 
     def cancelled_generation(self, slot: int) -> int:
         """The generation that the slot's cancel word names, GENERATION_NONE if none."""
@@ -102,16 +113,28 @@ class Ring:
         words = self._all_in(slots, source)
         self.ctl[slots] = words ^ np.uint64(source ^ to)
 
-    def add_tokens(self, slots: Slots, steps: int, step: int) -> None:
-        """`steps` tokens more in every one of `slots`, all decoding; `step` is the scheduler's step number (pulse)."""
+    def add_tokens(
+        self, slots: Slots, steps: int, step: int, ended: Mapping[int, SlotStatus] = MappingProxyType({})
+    ) -> None:
+        """`steps` tokens more in every one of `slots`, all decoding; `step` is the scheduler's step number (pulse).
+
+        `ended` maps positions in `slots` to the status with which their last token completes them, in the same store.
+        """
         words = self._all_in(slots, SlotState.DECODE_PROCESSING)
-        self.ctl[slots] = words + np.uint64(steps << layout.TOKEN_COUNT_SHIFT)
-        generation = words >> np.uint64(layout.GENERATION_SHIFT) & np.uint64(layout.GENERATION_MASK)
-        self.pulse[slots] = generation | np.uint64((step & layout.PULSE_FIELDS[1].mask) << layout.PULSE_FIELDS[1].shift)
+        pulse = words >> _GENERATION_SHIFT
+        pulse &= _GENERATION_MASK
+        pulse |= np.uint64((step & layout.PULSE_FIELDS[1].mask) << layout.PULSE_FIELDS[1].shift)
+        self.pulse[slots] = pulse
+        words += np.uint64(steps << layout.TOKEN_COUNT_SHIFT)
+        if ended:
+            require_legal(SlotState.DECODE_PROCESSING, SlotState.DECODE_COMPLETED, Actor.GPU)
+            for position, status in ended.items():
+                words[position] += np.uint64(_COMPLETES + (status << layout.STATUS_SHIFT))
+        self.ctl[slots] = words
 
     def _all_in(self, slots: Slots, state: SlotState) -> layout.U64:
         words = self.ctl[slots]
-        if ((words & np.uint64(layout.STATE_MASK)) != state).any():
+        if ((words & _STATE_MASK) != state).any():
             wrong = [int(s) for s in slots if self.state(int(s)) != state]
             require_legal(SlotState(self.state(wrong[0])), SlotState.EMPTY, Actor.GPU)
         return words

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Region(Enum):
@@ -15,8 +15,7 @@ class Region(Enum):
     OUTPUT = "output"
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """A WRITE of `size_bytes` at `offset_bytes` of a region.
 
     `data` is None where only the size matters: the simulator moves no token ids.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from blink.common.layout import (
     DESCRIPTOR_ARRAY_BYTES,
@@ -22,8 +22,7 @@ from blink.frontend.prompt_area import PromptArea
 from blink.frontend.slot_tracker import SlotTracker
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """A tokenized request that waits for a slot. `tokens` are u32 ids, or None where only the length matters."""
 
     request_id: int
@@ -36,8 +35,7 @@ class Submission:
     tokens: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
+class Burst(NamedTuple):
     """What one posting submits: the requests with their descriptors, and its WRITEs in posting order."""
 
     submitted: list[tuple[Submission, int, Descriptor]]  # request, slot, descriptor

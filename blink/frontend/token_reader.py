@@ -157,6 +157,7 @@ class TokenReader:
         and the bound on work is not reached.
         """
         self._count[slots] += steps
+        self._last[slots] += np.uint64(steps << TOKEN_COUNT_SHIFT)  # what the next snapshot would show of them
 
     def fits_in_one_cycle(self, slot_count: int) -> bool:
         """Whether that many slots with news stay within the bound on work."""

@@ -247,8 +247,7 @@ class Gpu:
 
     def _take_in(self, slot: int) -> None:
         descriptor = self._ring.descriptor(slot)
-        word = self._ring.word(slot)
-        if descriptor is None or descriptor.generation != word >> GENERATION_SHIFT & GENERATION_MASK:
+        if not self._ring.descriptor_is_whole(slot) or descriptor.generation != self._generation(slot):
             self._reject(slot, -1, SlotStatus.BAD_DESCRIPTOR)
             return
         pending = Pending(descriptor.request_id, slot, descriptor.prompt_tokens, descriptor.output_tokens_max)
@@ -314,8 +313,9 @@ class Gpu:
 
     def _rebuild(self) -> None:
         """The batch after its set of sequences has changed."""
-        lives = [self._running[slot] for slot in sorted(self._running)]
-        slots = np.array([live.slot for live in lives], np.int64)
+        order = sorted(self._running)
+        lives = [self._running[slot] for slot in order]
+        slots = np.array(order, np.int64)
         columns = None
         if self._rec:
             generation = np.array([live.generation for live in lives], np.int64)
@@ -377,7 +377,6 @@ class Gpu:
         if not self._ring.compare_and_swap(slot, word, SlotState.PREFILL_PROCESSING):
             raise RuntimeError(f"slot {slot} changed between scan and claim")
         descriptor = self._ring.descriptor(slot)
-        assert descriptor is not None  # checked by the scan; only the owner may write it since
         request = self._requests[descriptor.request_id]
         need = policy.kv_blocks_needed(prompt.prompt_tokens, prompt.output_tokens_max, self._limits.block_tokens)
         blocks = policy.take_blocks(self._free_blocks, need)
@@ -540,7 +539,7 @@ class Gpu:
                 segment.shape_batch, batch.columns, self._counts(batch.slots), segment.first_step + first,
                 self._instance, ended,
             )  # fmt: skip
-        self._store(batch, steps, ended)
+        self._ring.add_tokens(batch.slots, steps, self._step, ended)
         stored = segment.stored[first:count]
         self._account(at_ns=stored[-1])
         if self.listener:
@@ -550,19 +549,6 @@ class Gpu:
                 live = batch.lives[position]
                 self._release(live, live.end_count)
             self._rebuild()
-
-    def _store(self, batch: Batch, steps: int, ended: dict[int, SlotStatus]) -> None:
-        if not ended:
-            self._ring.add_tokens(batch.slots, steps, self._step)
-            return
-        going_on = np.ones(batch.slots.size, bool)
-        going_on[list(ended)] = False
-        self._ring.add_tokens(batch.slots[going_on], steps, self._step)
-        for position, status in ended.items():
-            slot = batch.lives[position].slot
-            if steps > 1:
-                self._ring.add_tokens(batch.slots[position : position + 1], steps - 1, self._step)
-            self._ring.move(slot, SlotState.DECODE_COMPLETED, 1, status)
 
     # --- accounts ---
 

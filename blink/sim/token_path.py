@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blink.common.events import Event
 from blink.common.results import I64, Outcome, WeightedValues
@@ -123,6 +122,7 @@ class TokenPath:
         self._batch_tokens = 0  # handed over to its slots since, cursors not yet moved
         self._batch_written_ns = 0  # detokenizing of its last poll began
         self._batch_offsets: I64 = np.empty(0, np.int64)
+        self._rounds: I64 = np.arange(SLOT_COUNT) // text.workers + 1  # of the detokenizers, by place in the order
         self._posted: list[int] = []  # rows of status READs not yet recorded
         self._done: list[int] = []
 
@@ -192,17 +192,24 @@ class TokenPath:
         """Compute every poll that lies in the past; the next one becomes an event."""
         if self._capturing:
             return
-        now = self._env.now
         while self._stored:
-            head = self._stored[0]
-            capture_ns, idle = self._capture_of(head.times_ns[head.position])
-            if capture_ns >= now:
+            capture_ns = self._poll_past(self._stored[0])
+            if capture_ns is not None:
                 self._arm(capture_ns)
                 break
-            steps = self._seen_steps(head, capture_ns)
-            assert head.batch is not None
-            self._poll_steps(head.batch, steps, capture_ns, idle)
         self._record_status_reads()
+
+    def _poll_past(self, head: _Stored) -> int | None:
+        """Polls of the past that see steps of `head`; when the next poll captures, None once all steps were seen."""
+        now = self._env.now
+        while True:
+            capture_ns, idle = self._capture_of(head.times_ns[head.position])
+            if capture_ns >= now:
+                return capture_ns
+            assert head.batch is not None
+            self._poll_steps(head.batch, self._seen_steps(head, capture_ns), capture_ns, idle)
+            if not self._stored or self._stored[0] is not head:
+                return None
 
     def _seen_steps(self, head: _Stored, capture_ns: int) -> int:
         """Move past the stores of `head` that a poll captures; how many."""
@@ -277,81 +284,66 @@ class TokenPath:
             return False
         read = self._read
         compared_ns = capture_ns + read.status_ns
-        urgent_ns = compared_ns + news.urgent_count * read.slot_ns + read.tokens_ns
-        all_ns = compared_ns + news.slots.size * read.slot_ns + read.tokens_ns
+        slots, split = news.slots.tolist(), news.urgent_count
+        urgent_ns = compared_ns + split * read.slot_ns + read.tokens_ns
+        all_ns = compared_ns + len(slots) * read.slot_ns + read.tokens_ns
         self._note_status_read(capture_ns, all_ns)
         self._record_status_reads()
-        split = news.urgent_count
-        token_counts = news.token_count - news.token_from
-        wanted = (token_counts > 0) & self._wanted(news.slots, capture_ns)
-        written = np.empty(news.slots.size, np.int64)
-        for part, read_ns in ((slice(0, split), urgent_ns), (slice(split, None), all_ns)):
-            written[part] = self._write(token_counts[part], wanted[part], read_ns)
-        self._hand_over(news, token_counts, wanted, written, urgent_ns, all_ns)
+        counts = (news.token_count - news.token_from).tolist()
+        wanted = [n > 0 and self._listens(slot, capture_ns) for n, slot in zip(counts, slots, strict=True)]
+        written = self._write(counts[:split], wanted[:split], urgent_ns)
+        written += self._write(counts[split:], wanted[split:], all_ns)
+        for index, slot in enumerate(slots):
+            read_ns = urgent_ns if index < split else all_ns
+            if wanted[index]:
+                self._hand_over(slot, counts[index], read_ns, written[index], first=index < split)
+        self._end_all(news, slots, split, urgent_ns, all_ns)
         self._reader.on_tokens(news)
         if self._reader.deferred_count and not self._stepwise:
             self._stored.appendleft(_Stored(None, [capture_ns], {}))
-        if news.completed.any():
-            self._finish(news.slots[news.completed].tolist(), all_ns)
         return True
 
-    def _wanted(self, slots: I64, capture_ns: int) -> NDArray[np.bool_]:
-        """Slots whose client still listens: it had not given up when the poll captured the ring."""
-        if not self.cancelled_count:
-            return np.ones(slots.size, bool)
-        cancelled = (self._by_slot[slot].cancelled_ns for slot in slots.tolist())
-        return np.array([when is None or when > capture_ns for when in cancelled], bool)
-
-    def _write(self, token_counts: I64, wanted: NDArray[np.bool_], read_ns: int) -> I64:
+    def _write(self, token_counts: list[int], wanted: list[bool], read_ns: int) -> list[int]:
         """When the text of each slot was written; detokenizers take the slots of one cycle in turn, in order."""
-        text = self._text
-        cost = np.where(wanted, text.chunk_ns + token_counts * text.token_ns, 0)[wanted]
-        written = np.full(token_counts.size, read_ns, np.int64)
-        if not cost.size:
-            return written
-        start = max(read_ns, self._text_free_ns)
-        rows = -(-cost.size // text.workers)
-        padded = np.zeros(rows * text.workers, np.int64)
-        padded[: cost.size] = cost
-        finished = start + padded.reshape(rows, text.workers).cumsum(axis=0).reshape(-1)[: cost.size]
-        written[wanted] = finished
-        self._text_free_ns = int(finished.max())
+        text, written = self._text, [read_ns] * len(token_counts)
+        free = [max(read_ns, self._text_free_ns)] * text.workers
+        turn = 0
+        for index, count in enumerate(token_counts):
+            if wanted[index]:
+                written[index] = free[turn] = free[turn] + text.chunk_ns + count * text.token_ns
+                turn = turn + 1 if turn + 1 < text.workers else 0
+                self._text_free_ns = max(self._text_free_ns, written[index])
         return written
 
-    def _hand_over(
-        self,
-        news: News,
-        token_counts: I64,
-        wanted: NDArray[np.bool_],
-        written: I64,
-        urgent_ns: int,
-        all_ns: int,
-    ) -> None:
-        """Gaps between tokens, first tokens, last tokens, rows of the trace."""
-        split, slots = news.urgent_count, news.slots
-        later = wanted.copy()
-        later[:split] = False
-        if later.any():
-            self.gaps.add_all(written[later] - self._last_written[slots[later]])
-        together = int((token_counts[wanted] - 1).sum())  # tokens that came in the same chunk as the one before
-        if together:
-            self.gaps.add(0, together)
-        self._last_written[slots[wanted]] = written[wanted]
-        for index in range(split):
-            if wanted[index]:
-                self._first_token(self._by_slot[int(slots[index])], urgent_ns, int(written[index]))
-        for index in np.flatnonzero(news.completed).tolist():
-            self._end(self._by_slot[int(slots[index])], int(news.status[index]), int(news.token_count[index]))
-        if self._rec:
-            for index, slot in enumerate(slots.tolist()):
-                urgent = index < split
-                if self._rec.reads_each or urgent or news.completed[index]:
-                    self._record_tokens(slot, int(news.token_count[index]), urgent_ns if urgent else all_ns)
+    def _listens(self, slot: int, capture_ns: int) -> bool:
+        """Whether the slot's client had not given up when the poll captured the ring."""
+        cancelled_ns = self._by_slot[slot].cancelled_ns if self.cancelled_count else None
+        return cancelled_ns is None or cancelled_ns > capture_ns
 
-    def _first_token(self, request: Request, read_ns: int, written_ns: int) -> None:
-        request.read_ns = read_ns
-        request.written_ns = written_ns
-        request.first_token_ns = written_ns + self._text.delivery_ns
+    def _hand_over(self, slot: int, count: int, read_ns: int, written_ns: int, *, first: bool) -> None:
+        """`count` tokens of a slot go to its client in one chunk."""
+        if first:
+            request = self._by_slot[slot]
+            request.read_ns, request.written_ns = read_ns, written_ns
+            request.first_token_ns = written_ns + self._text.delivery_ns
+        else:
+            self.gaps.add(written_ns - int(self._last_written[slot]), 1)
+        if count > 1:
+            self.gaps.add(0, count - 1)
+        self._last_written[slot] = written_ns
+
+    def _end_all(self, news: News, slots: list[int], split: int, urgent_ns: int, all_ns: int) -> None:
+        """Rows of the trace, and the requests that the news says are complete."""
+        finished = []
+        token_count, completed = news.token_count.tolist(), news.completed.tolist()
+        for index, slot in enumerate(slots):
+            if completed[index]:
+                finished.append(slot)
+                self._end(self._by_slot[slot], int(news.status[index]), token_count[index])
+            if self._rec and (self._rec.reads_each or index < split or completed[index]):
+                self._record_tokens(slot, token_count[index], urgent_ns if index < split else all_ns)
+        if finished:
+            self._finish(finished, all_ns)
 
     def _end(self, request: Request, status: int, token_count: int) -> None:
         """The frontend knows that the request is complete: its row is complete, too."""
@@ -410,7 +402,7 @@ class TokenPath:
     def _enter_batch(self, batch: Batch, start_ns: int, cost_ns: int) -> None:
         self._leave_batch()
         self._batch = batch
-        self._batch_offsets = (np.arange(len(batch.lives)) // self._text.workers + 1) * cost_ns
+        self._batch_offsets = self._rounds[: len(batch.lives)] * cost_ns
         self.gaps.add_all(start_ns + self._batch_offsets - self._last_written[batch.slots])
 
     def _leave_batch(self) -> None:
