@@ -66,12 +66,20 @@ def _constant(constant: Constant) -> dict[str, Any]:
 
 def _print(profile: Profile) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
     from rich.text import Text
 
     console = Console(file=sys.stdout)
     console.print(Text(f"{profile.name}: {profile.description}"))
-    rows = [
+    rows = _rows(profile)
+    width = max(len(name) for name, *_ in rows)
+    for name, value, unit, kind, source in rows:
+        console.print(Text.assemble("\n", (f"{name:<{width}}", "bold"), f"  {_value(value)} {unit}, {kind}"))
+        console.print(Padding(Text(source, style="dim"), (0, 0, 0, 4)))
+
+
+def _rows(profile: Profile) -> list[tuple[str, Any, str, str, str]]:
+    rows: list[tuple[str, Any, str, str, str]] = [
         (constant.name, constant.value, constant.unit, constant.kind, constant.source)
         for constant in profile.constants.values()
     ]
@@ -79,14 +87,11 @@ def _print(profile: Profile) -> None:
         for key, entry in hop.items():
             if isinstance(entry, dict):
                 kind, source = entry.get("kind", profile.default_kind), entry.get("source", profile.default_source)
-                rows.append((f"{hop['name']} {key}", entry["value"], entry["unit"], str(kind), str(source)))
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    for heading in ("constant", "value", "unit", "kind", "source"):
-        table.add_column(heading, justify="right" if heading == "value" else "left", overflow="fold")
-    for name, value, unit, kind, source in rows:
-        table.add_row(*(Text(cell) for cell in (name, _value(value), unit, kind, source)))
-    console.print(table)
+                rows.append((f"{hop['name']}.{key}", entry["value"], entry["unit"], str(kind), str(source)))
+    return rows
 
 
 def _value(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blink.common.errors import InputError
@@ -63,8 +64,8 @@ def execute(options: argparse.Namespace) -> int:
     from blink.common.summary import summarize
     from blink.report.rundir import RunDir
 
+    _check_trace_options(options)
     scenario = load_scenario(options.scenario, _overrides(options))
-    _check_trace_options(options, scenario)
     folder = RunDir.prepare(options.out) if options.out else None
     try:
         result = _simulated(scenario, folder, show_progress=not options.no_progress)
@@ -94,9 +95,16 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
     return [*overrides, *options.set]
 
 
-def _check_trace_options(options: argparse.Namespace, scenario: Scenario) -> None:
-    if options.trace is not None and scenario.workload.trace is None:
-        raise InputError("--trace: is undone by --set workload.trace: give one of them")
+def _check_trace_options(options: argparse.Namespace) -> None:
+    """An option about the trace needs a trace: say so, rather than that a field of the scenario is missing."""
+    from blink.common.config.load import read_toml
+
+    given = [f"--{name.replace('_', '-')}" for name in TRACE_OPTIONS if getattr(options, name) is not None]
+    if not given or options.trace is not None or any(text.startswith("workload") for text in options.set):
+        return
+    workload = read_toml(Path(options.scenario)).get("workload", {})
+    if isinstance(workload, dict) and "trace" not in workload:
+        raise InputError(f"{given[0]}: {options.scenario} has no trace: give --trace FILE as well")
 
 
 def _simulated(scenario: Scenario, folder: RunDir | None, show_progress: bool) -> RunResult:

@@ -21,7 +21,8 @@ def explain(error: ValidationError, document: dict[str, Any], source: str, overr
     """
     findings = error.errors(include_url=False)
     field, text = _finding(findings[0], document)
-    origin = next((said for path, said in overrides.items() if _same_branch(field, path)), source)
+    setters = [path for path in overrides if _same_branch(field, path)]
+    origin = overrides[max(setters, key=len)] if setters else source  # the longest path is the most specific
     separator = " " if text.startswith("= ") else ": "
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return f"{origin}: {field}{separator}{text}{more}" if field else f"{origin}: {text}{more}"
