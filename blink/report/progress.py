@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from blink.common.units import NS_PER_S
+
+REDRAW_S = 0.1
 
 Progress = Callable[[int, int, int], None]
 """Called with (completed requests, requests in all, virtual time in ns)."""
@@ -32,7 +35,14 @@ def progress_bar(name: str, wanted: bool = True) -> Iterator[Progress | None]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None, virtual_s=0.0)
 
+        drawn_s = 0.0
+
         def update(completed: int, total: int, now_ns: int) -> None:
+            # The simulation calls far more often than an eye can follow.
+            nonlocal drawn_s
+            if time.monotonic() - drawn_s < REDRAW_S:
+                return
+            drawn_s = time.monotonic()
             bar.update(task, completed=completed, total=total, virtual_s=now_ns / NS_PER_S)
 
         yield update
