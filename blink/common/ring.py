@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from blink.common import layout
 from blink.common.layout import Buffer, Ctl, Descriptor
 from blink.common.states import Actor, SlotState, SlotStatus
-from blink.common.transitions import require_legal
+from blink.common.transitions import IllegalTransitionError, require_legal
 
 Slots = NDArray[np.int64]
 _STATE_MASK = np.uint64(layout.STATE_MASK)
 _GENERATION_SHIFT = np.uint64(layout.GENERATION_SHIFT)
 _GENERATION_MASK = np.uint64(layout.GENERATION_MASK)
+# Members by name of their own: looking one up in its class costs as much as the rest of a store.
+_FRONTEND, _GPU = Actor.FRONTEND, Actor.GPU
+_NONE, _DECODING = SlotStatus.NONE, SlotState.DECODE_PROCESSING
 _COMPLETES = SlotState.DECODE_COMPLETED - SlotState.DECODE_PROCESSING
 
 
@@ -59,7 +62,7 @@ class Ring:
         for slot in slots:
             start = slot * layout.STATUS_STRIDE_BYTES - offset_bytes
             after = data[start] & layout.STATE_MASK
-            require_legal(SlotState(self.state(slot)), SlotState(after), Actor.FRONTEND)
+            require_legal(self.state(slot), after, _FRONTEND)
         self._status[offset_bytes : offset_bytes + len(data)] = data
         return slots
 
@@ -94,14 +97,14 @@ class Ring:
         """Claim: replace the whole control word if it still is `expected`; False if it is not."""
         if self._words[2 * slot] != expected:
             return False
-        require_legal(SlotState(expected & layout.STATE_MASK), to, Actor.GPU)
+        require_legal(expected & layout.STATE_MASK, to, _GPU)
         self._words[2 * slot] = expected & ~layout.STATE_MASK | to
         return True
 
-    def move(self, slot: int, to: SlotState, new_tokens: int = 0, status: SlotStatus = SlotStatus.NONE) -> int:
+    def move(self, slot: int, to: SlotState, new_tokens: int = 0, status: SlotStatus = _NONE) -> int:
         """One store of the control word: state, status and token count together. Returns the new token count."""
         word = self._words[2 * slot]
-        require_legal(SlotState(word & layout.STATE_MASK), to, Actor.GPU)
+        require_legal(word & layout.STATE_MASK, to, _GPU)
         word = word & ~(layout.STATE_MASK | layout.STATUS_MASK << layout.STATUS_SHIFT)
         word += to | status << layout.STATUS_SHIFT | new_tokens << layout.TOKEN_COUNT_SHIFT
         self._words[2 * slot] = word
@@ -109,7 +112,7 @@ class Ring:
 
     def move_all(self, slots: Slots, source: SlotState, to: SlotState) -> None:
         """Pause or resume a batch: every one of `slots` is in `source` and goes to `to`."""
-        require_legal(source, to, Actor.GPU)
+        require_legal(source, to, _GPU)
         words = self._all_in(slots, source)
         self.ctl[slots] = words ^ np.uint64(source ^ to)
 
@@ -120,21 +123,24 @@ class Ring:
 
         `ended` maps positions in `slots` to the status with which their last token completes them, in the same store.
         """
-        words = self._all_in(slots, SlotState.DECODE_PROCESSING)
+        words = self._all_in(slots, _DECODING)
         pulse = words >> _GENERATION_SHIFT
         pulse &= _GENERATION_MASK
         pulse |= np.uint64((step & layout.PULSE_FIELDS[1].mask) << layout.PULSE_FIELDS[1].shift)
         self.pulse[slots] = pulse
         words += np.uint64(steps << layout.TOKEN_COUNT_SHIFT)
         if ended:
-            require_legal(SlotState.DECODE_PROCESSING, SlotState.DECODE_COMPLETED, Actor.GPU)
+            require_legal(_DECODING, SlotState.DECODE_COMPLETED, _GPU)
             for position, status in ended.items():
                 words[position] += np.uint64(_COMPLETES + (status << layout.STATUS_SHIFT))
         self.ctl[slots] = words
 
     def _all_in(self, slots: Slots, state: SlotState) -> layout.U64:
         words = self.ctl[slots]
-        if ((words & _STATE_MASK) != state).any():
-            wrong = [int(s) for s in slots if self.state(int(s)) != state]
-            require_legal(SlotState(self.state(wrong[0])), SlotState.EMPTY, Actor.GPU)
+        wrong = (words & _STATE_MASK) != state
+        if np.count_nonzero(wrong):
+            slot = int(slots[wrong][0])
+            raise IllegalTransitionError(
+                f"I1: slot {slot} is {SlotState(self.state(slot)).label}, its batch is {state.label}"
+            )
         return words

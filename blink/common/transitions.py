@@ -208,15 +208,19 @@ class IllegalTransitionError(RuntimeError):
     """A write of a control word that the table does not allow: invariant I1."""
 
 
-def require_legal(source: SlotState, target: SlotState, actor: Actor) -> None:
-    """Refuse an illegal (from, to, actor).
+def require_legal(source: int, target: int, actor: Actor) -> None:
+    """Refuse an illegal (from, to, actor); states may be given by their values.
 
     Raises IllegalTransitionError, whose message names the three and what the actor could do instead.
     """
-    if (source, target, actor) in LEGAL_TRIPLES:
-        return
+    if (source, target, actor) not in LEGAL_TRIPLES:
+        raise IllegalTransitionError(_refusal(source, target, actor))
+
+
+def _refusal(source: int, target: int, actor: Actor) -> str:
+    names = {state.value: state.label for state in SlotState}
     allowed = sorted(t.label for f, t, a in LEGAL_TRIPLES if f == source and a == actor)
-    raise IllegalTransitionError(
-        f"I1: {actor.label} may not move a slot from {source.label} to {target.label}; "
+    return (
+        f"I1: {actor.label} may not move a slot from {names.get(source, source)} to {names.get(target, target)}; "
         f"allowed from there: {', '.join(allowed) or 'nothing (the other side owns it)'}"
     )

@@ -22,6 +22,9 @@ from blink.common.states import SLOT_COUNT, SlotState
 
 Slots = NDArray[np.int64]
 NO_GENERATION = -1
+_STATE_MASK, _COMPLETED = np.uint64(STATE_MASK), np.uint64(SlotState.DECODE_COMPLETED)
+_GENERATION_SHIFT, _GENERATION_MASK = np.uint64(GENERATION_SHIFT), np.uint64(GENERATION_MASK)
+_COUNT_SHIFT, _COUNT_MASK = np.uint64(TOKEN_COUNT_SHIFT), np.uint64(TOKEN_COUNT_MASK)
 _UNSEEN = np.uint64(2**64 - 1)  # no control word looks like this: its reserved bits are set
 
 
@@ -117,9 +120,9 @@ class TokenReader:
             return None
         word = words[slots]
         self._last[slots] = word
-        generation = (word >> np.uint64(GENERATION_SHIFT) & np.uint64(GENERATION_MASK)).astype(np.int64)
-        count = (word >> np.uint64(TOKEN_COUNT_SHIFT) & np.uint64(TOKEN_COUNT_MASK)).astype(np.int64)
-        completed = (word & np.uint64(STATE_MASK)) == SlotState.DECODE_COMPLETED
+        generation = (word >> _GENERATION_SHIFT & _GENERATION_MASK).astype(np.int64)
+        count = (word >> _COUNT_SHIFT & _COUNT_MASK).astype(np.int64)
+        completed = (word & _STATE_MASK) == _COMPLETED
         fresh = (generation == self._generation[slots]) & ((count > self._count[slots]) | completed)
         if not fresh.any():
             return None
@@ -133,6 +136,9 @@ class TokenReader:
     def _bounded(self, slots: Slots) -> tuple[Slots, int]:
         """Positions of `slots` in reading order, at most `reads_max`, and how many of them are urgent."""
         urgent = self._count[slots] == 0
+        if slots.size <= self._reads_max and urgent.all():
+            self.deferred_count = 0
+            return np.arange(slots.size), slots.size
         first, rest = np.flatnonzero(urgent), np.flatnonzero(~urgent)
         self.deferred_count = max(0, slots.size - self._reads_max)
         if slots.size > self._reads_max:

@@ -27,7 +27,7 @@ def at(env: Clock, time_ns: int, action: Callable[[], None], priority: EventPrio
     event = simpy.Event(env)
     event._ok = True
     event._value = None
-    event.callbacks.append(lambda _: action())
+    event.callbacks = [lambda _: action()]
     env.schedule(event, priority, time_ns - env.now)
 
 

@@ -30,6 +30,7 @@ from blink.sim.clock import Alarm, Clock
 from blink.sim.recorder import Columns, Recorder
 from blink.sim.request import Request
 
+_NEVER_NS = 2**63 - 1
 Process = Generator[simpy.Event, object, None]
 
 
@@ -75,6 +76,8 @@ class Batch:
     slots: I64
     lives: list[Live]
     columns: Columns | None  # for the trace
+    first_end_step: int = 0  # the least end_step
+    kv_base_max: int = 0  # the greatest kv_base
 
 
 @dataclass(slots=True)
@@ -321,7 +324,9 @@ class Gpu:
             generation = np.array([live.generation for live in lives], np.int64)
             request_id = np.array([live.request.request_id for live in lives], np.int64)
             columns = Columns(slots, generation, lives[0].epoch if lives else 0, request_id)
-        self._batch = Batch(slots, lives, columns)
+        end_steps = [live.end_step for live in lives]
+        kv_bases = [live.kv_base for live in lives]
+        self._batch = Batch(slots, lives, columns, min(end_steps, default=0), max(kv_bases, default=0))
 
     def _tell_other(self, time_ns: int) -> None:
         if self.listener:
@@ -455,11 +460,11 @@ class Gpu:
     def _plan(self, steps_max: int) -> Segment:
         batch, profile, table = self._batch, self._profile, self._settings.decode_table
         rows = len(batch.lives)
-        longest = max(live.kv_base for live in batch.lives) + self._decode_step
+        longest = batch.kv_base_max + self._decode_step
         shape = table.choose(rows, longest)
         segment = Segment(batch, shape.batch, self._step)
         steps = min(steps_max, self._limits.window - self._launches)
-        steps = min(steps, min(live.end_step for live in batch.lives) - self._decode_step)
+        steps = min(steps, batch.first_end_step - self._decode_step)
         if self._settings.stepwise or (self.listener and self.listener.needs_single_steps()):
             steps = 1
         stop_ns = self._stop_ns()
@@ -485,13 +490,13 @@ class Gpu:
 
     def _stop_ns(self) -> int:
         """The first boundary at or after this time must decide anew: a WRITE becomes visible, a time limit ends."""
-        stop = np.iinfo(np.int64).max
+        stop = _NEVER_NS
         if self._unseen:
             stop = self._unseen[0][0] + self._profile.scan_ns
         if self._settings.time_limit_ns:
             oldest = min(live.claimed_ns for live in self._batch.lives)
             stop = min(stop, oldest + self._settings.time_limit_ns)
-        return int(stop)
+        return stop
 
     @property
     def running_count(self) -> int:
@@ -528,7 +533,7 @@ class Gpu:
         self._step += steps
         self._kv_tokens += steps * len(batch.lives)
         ended: dict[int, SlotStatus] = {}
-        if last:
+        if last and batch.first_end_step == self._decode_step:
             for position, live in enumerate(batch.lives):
                 if live.end_step == self._decode_step:
                     ended[position] = live.end_status

@@ -120,6 +120,7 @@ class TokenPath:
         self._ranged = np.zeros(SLOT_COUNT, np.int64)  # tokens of a slot that tokens_read rows have named
         self._batch: Batch | None = None  # of consecutive polls computed in closed form
         self._batch_tokens = 0  # handed over to its slots since, cursors not yet moved
+        self._batch_rows = 0
         self._batch_written_ns = 0  # detokenizing of its last poll began
         self._batch_offsets: I64 = np.empty(0, np.int64)
         self._rounds: I64 = np.arange(SLOT_COUNT) // text.workers + 1  # of the detokenizers, by place in the order
@@ -201,15 +202,57 @@ class TokenPath:
 
     def _poll_past(self, head: _Stored) -> int | None:
         """Polls of the past that see steps of `head`; when the next poll captures, None once all steps were seen."""
-        now = self._env.now
+        now, times = self._env.now, head.times_ns
         while True:
-            capture_ns, idle = self._capture_of(head.times_ns[head.position])
+            capture_ns, idle = self._capture_of(times[head.position])
             if capture_ns >= now:
                 return capture_ns
             assert head.batch is not None
-            self._poll_steps(head.batch, self._seen_steps(head, capture_ns), capture_ns, idle)
+            if head.batch is self._batch and not (self._rec and self._rec.reads_each):
+                self._poll_single_steps(head, now)
+            else:
+                self._poll_steps(head.batch, self._seen_steps(head, capture_ns), capture_ns, idle)
             if not self._stored or self._stored[0] is not head:
                 return None
+
+    def _poll_single_steps(self, head: _Stored, before_ns: int) -> None:
+        """`_poll_steps` for a run of polls before a time that see one step each; at least the first is before it."""
+        read, text, times, rows = self._read, self._text, head.times_ns, self._batch_rows
+        end_ns, free_ns, written_ns = self._end_ns, self._text_free_ns, self._batch_written_ns
+        after_ns = read.status_ns + rows * read.slot_ns + read.tokens_ns
+        busy_ns = -(-rows // text.workers) * (text.chunk_ns + text.token_ns)
+        request_ns, first_at_or_after = read.request_ns, self._schedule.first_at_or_after
+        position, last = head.position, len(times)
+        captures: list[int] = []
+        while position < last:
+            offset, idle = first_at_or_after(times[position] - request_ns - end_ns)
+            capture_ns = end_ns + offset + request_ns
+            following = position + 1
+            if capture_ns >= before_ns:
+                break
+            if following < last and times[following] <= capture_ns:
+                if captures:
+                    break
+                assert self._batch is not None
+                self._poll_steps(self._batch, self._seen_steps(head, capture_ns), capture_ns, idle)
+                return
+            captures.append(capture_ns)
+            self.idle_status_reads += idle
+            end_ns = capture_ns + after_ns
+            start_ns = end_ns if end_ns > free_ns else free_ns
+            free_ns = start_ns + busy_ns
+            self.gaps.add(start_ns - written_ns, rows)
+            written_ns = start_ns
+            position = following
+        self._end_ns, self._text_free_ns, self._batch_written_ns = end_ns, free_ns, written_ns
+        self._batch_tokens += position - head.position
+        self.status_reads += len(captures)
+        if self._rec:
+            self._posted += [capture - request_ns for capture in captures]
+            self._done += [capture + read.status_done_ns for capture in captures]
+        head.position = position
+        if position == last:
+            self._stored.popleft()
 
     def _seen_steps(self, head: _Stored, capture_ns: int) -> int:
         """Move past the stores of `head` that a poll captures; how many."""
@@ -402,6 +445,7 @@ class TokenPath:
     def _enter_batch(self, batch: Batch, start_ns: int, cost_ns: int) -> None:
         self._leave_batch()
         self._batch = batch
+        self._batch_rows = len(batch.lives)
         self._batch_offsets = self._rounds[: len(batch.lives)] * cost_ns
         self.gaps.add_all(start_ns + self._batch_offsets - self._last_written[batch.slots])
 
