@@ -113,7 +113,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("output_capacity", np.int32),
     Column("output_tokens_max", np.int32),
 )
-"""Per-row columns. `run`, `backend` and `clock` are constant in a trace: they are written in every row, kept once in memory."""
+"""Per-row columns. `run`, `backend` and an actor's `clock` are constant: written in every row, kept once in memory."""
 
 CONSTANT_COLUMNS = ("run", "backend", "clock")
 

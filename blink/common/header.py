@@ -81,9 +81,12 @@ def _bit_fields() -> str:
 def _structure(name: str, fields: tuple[layout.Field, ...], size_bytes: int) -> str:
     rows = "".join(f"  {_C_TYPES[field.code]} {field.name};\n" for field in fields)
     asserts = "".join(
-        f'BLINK_STATIC_ASSERT(offsetof(struct {name}, {field.name}) == {field.offset}, "{name}.{field.name}");\n'
-        f'BLINK_STATIC_ASSERT(sizeof(((struct {name} *)0)->{field.name}) == {field.size_bytes}, "{name}.{field.name}");\n'
+        f'BLINK_STATIC_ASSERT({fact}, "{name}.{field.name}");\n'
         for field in fields
+        for fact in (
+            f"offsetof(struct {name}, {field.name}) == {field.offset}",
+            f"sizeof(((struct {name} *)0)->{field.name}) == {field.size_bytes}",
+        )
     )
     asserts += f'BLINK_STATIC_ASSERT(sizeof(struct {name}) == {size_bytes}, "{name}");\n'
     return f"struct {name} {{\n{rows}}};\n{asserts}"

@@ -161,11 +161,12 @@ class _Reader:
         return str(self.found[name])
 
     def hexadecimal(self, name: str) -> int:
+        text = self.text(name)
         try:
-            return int(self.text(name), 16)
+            return int(text, 16)
         except ValueError:
             raise InputError(
-                f"{self.where}: {self.kind}.{name} is {shorten(self.found.get(name))}; allowed: hex digits in a string"
+                f"{self.where}: {self.kind}.{name} is {shorten(text)}; allowed: hex digits in a string"
             ) from None
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:

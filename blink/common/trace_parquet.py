@@ -237,10 +237,12 @@ def _read_column(path: Path, file: Any, column: Column) -> Ints:
                 start += len(chunk)
         else:
             start += count
-    if column.name in _MANDATORY and values is not None and (values == NOTHING).any():
+    if values is None:
+        values = nothing_column(column, total)
+    if column.name in _MANDATORY and (values == NOTHING).any():
         row = int(np.flatnonzero(values == NOTHING)[0])
         raise InputError(f"{path}: row {row}, column {column.name}: missing; every event has it")
-    return nothing_column(column, total) if values is None else values
+    return values
 
 
 def _from_arrow(path: Path, column: Column, chunk: pa.Array, first_row: int) -> Ints:

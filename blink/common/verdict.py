@@ -69,15 +69,17 @@ class Verdict:
 
 
 def with_contexts(fetch: Fetch, findings: list[Finding]) -> list[Finding]:
-    """The findings with the events that matter: the last few of the slot up to the row, or of the actor if no slot has
-    to do with it. Every column is fetched once, because a large trace reads it from the file.
+    """The findings with the events that matter.
+
+    Those are the last few of the slot up to the row at fault, or of the actor if no slot has to do with it, in the
+    columns that apply to the row at fault. Every column is fetched once: a large trace reads it from the file.
     """
     shown = [_rows_before(fetch, finding) for finding in findings]
     tables: list[list[list[str]]] = [[["event", *map(str, rows)]] for rows in shown]
     for column in COLUMNS:
         values = fetch(column.name)
         for table, rows in zip(tables, shown, strict=True):
-            if (values[rows] != NOTHING).any():
+            if rows.size and values[rows[-1]] != NOTHING:
                 heading = "name" if column.name == "event" else column.name
                 table.append([heading, *(_text(column, int(value)) for value in values[rows])])
     return [
