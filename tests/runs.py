@@ -106,6 +106,7 @@ def _counters(duration_ns: int) -> SchedulerCounters:
         padded_prefill_tokens=30_000,
         prefill_tokens=200_000,
         wait_batch_ns=0,
+        wait_gpu_ns=0,
         wait_kv_ns=duration_ns // 5,
         wait_window_ns=duration_ns // 1000,
         slots_in_use_max=31,

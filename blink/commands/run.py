@@ -66,6 +66,8 @@ def execute(options: argparse.Namespace) -> int:
 
     _check_trace_options(options)
     scenario = load_scenario(options.scenario, _overrides(options))
+    if options.trace is not None:
+        scenario = _whole_trace(scenario, options.set)
     folder = RunDir.prepare(options.out) if options.out else None
     try:
         result = _simulated(scenario, folder, show_progress=not options.no_progress)
@@ -93,6 +95,13 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
     if options.seed is not None:
         overrides.append(("--seed", f"seed={options.seed}"))
     return [*overrides, *options.set]
+
+
+def _whole_trace(scenario: Scenario, overrides: list[str]) -> Scenario:
+    """A trace of the command line replaces the scenario's load: the bounds of that load do not cut the trace."""
+    bounds = [name for name in ("requests", "duration_s") if not any(f"workload.{name}" in text for text in overrides)]
+    workload = scenario.workload.model_copy(update=dict.fromkeys(bounds))
+    return scenario.model_copy(update={"workload": workload})
 
 
 def _check_trace_options(options: argparse.Namespace) -> None:

@@ -162,11 +162,11 @@ class Action(Enum):
 class Blocked(Enum):
     """Why the head of the line still waits."""
 
-    NOT = "nothing"  # nobody waits, or the head is claimed now
+    NOT = "nothing"  # nobody waits, or all who do are claimed now
     BATCH = "batch"
     KV = "kv"
     WINDOW = "window"
-    TURN = "turn"  # the decode that a pause interrupted goes first
+    TURN = "turn"  # one prefill takes no more, or the decode that a pause interrupted goes first
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +206,13 @@ def claimable(
         if count == places:
             return count, Blocked.BATCH
         if count == limits.prefill_batch_max:
-            break
+            return count, Blocked.TURN
         need = kv_blocks_needed(prompt.prompt_tokens, prompt.output_tokens_max, limits.block_tokens)
         if need > free_blocks:
             return count, Blocked.KV
         longest = max(longest, prompt.prompt_tokens)
         if count and prefill.dense(count + 1, longest) is None:
-            break
+            return count, Blocked.TURN
         free_blocks -= need
         count += 1
     return count, Blocked.NOT

@@ -94,6 +94,7 @@ class SchedulerCounters:
     prefill_tokens: int = 0
     wait_batch_ns: int = 0  # the head of the line waited for a place in the batch
     wait_kv_ns: int = 0  # ... for KV blocks
+    wait_gpu_ns: int = 0  # ... for nothing but its turn: prefills before it, the decode that one interrupted
     wait_window_ns: int = 0  # ... for launches in the window
     wait_slot_ns: int = 0  # some request waited for a slot of the ring
     slots_in_use_max: int = 0

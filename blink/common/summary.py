@@ -17,6 +17,7 @@ from blink.common.units import NS_PER_MS, NS_PER_S
 WAITS = {
     "batch": ("wait_batch_ns", "a place in the batch"),
     "kv": ("wait_kv_ns", "KV blocks"),
+    "gpu": ("wait_gpu_ns", "the GPU, behind other prefills and decode steps,"),
     "window": ("wait_window_ns", "launches in the window"),
     "slot": ("wait_slot_ns", "a slot of the ring"),
 }

@@ -579,4 +579,6 @@ class Gpu:
             counters.wait_kv_ns += waited
         elif self._blocked is Blocked.WINDOW:
             counters.wait_window_ns += waited
+        elif self._blocked is Blocked.TURN:
+            counters.wait_gpu_ns += waited
         self._blocked, self._blocked_since = blocked, now
