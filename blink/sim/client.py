@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator
 
 import simpy
 
+from blink.common.request import Request
 from blink.common.results import I64, Outcome
 from blink.sim.clock import Clock, at
-from blink.sim.request import Request
 from blink.workload.requests import Requests
 
 

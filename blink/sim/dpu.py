@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
 from blink.common.events import Event
+from blink.common.recorder import Recorder
+from blink.common.request import Request
 from blink.common.results import Outcome
 from blink.common.ring import Ring
 from blink.frontend.operations import Region, Write
@@ -16,8 +18,6 @@ from blink.frontend.submission import Submission, Submitter
 from blink.perf.dpu import DpuProfile
 from blink.sim.clock import Clock, at
 from blink.sim.gpu import Gpu
-from blink.sim.recorder import Recorder
-from blink.sim.request import Request
 from blink.sim.token_path import TokenPath
 from blink.sim.topology import Path
 

@@ -21,14 +21,14 @@ from blink.common import policy
 from blink.common.events import Event
 from blink.common.layout import GENERATION_MASK, GENERATION_SHIFT, TOKEN_COUNT_MASK, TOKEN_COUNT_SHIFT
 from blink.common.policy import Action, Blocked, GraphTable, Pending
+from blink.common.recorder import Columns, Recorder
+from blink.common.request import Request
 from blink.common.results import I64, SchedulerCounters
 from blink.common.ring import Ring
 from blink.common.states import SlotState, SlotStatus
 from blink.perf.gpu import GpuProfile
 from blink.perf.observed import RangeTracker
 from blink.sim.clock import Alarm, Clock
-from blink.sim.recorder import Columns, Recorder
-from blink.sim.request import Request
 
 _NEVER_NS = 2**63 - 1
 Process = Generator[simpy.Event, object, None]

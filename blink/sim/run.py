@@ -7,13 +7,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path as FilePath
 
-import numpy as np
-
 from blink.common.config import Scenario
 from blink.common.errors import InputError
 from blink.common.layout import layout_hash
-from blink.common.policy import kv_blocks_needed
-from blink.common.results import I64, REQUEST_COLUMNS, TTFT_PARTS, Outcome, RunResult
+from blink.common.recorder import Recorder
+from blink.common.request import Request, request_table
+from blink.common.results import Outcome, RunResult
 from blink.common.ring import Ring
 from blink.common.states import SLOT_COUNT
 from blink.common.trace import VIRTUAL_CLOCK, TraceHeader, open_writer
@@ -23,13 +22,12 @@ from blink.frontend.request_tracker import RequestTracker
 from blink.frontend.slot_tracker import SlotTracker
 from blink.frontend.submission import Submitter
 from blink.frontend.token_reader import PollSchedule, TokenReader
+from blink.perf.admission import request_rows
+from blink.perf.plant import Plant
 from blink.sim.client import Clients
 from blink.sim.clock import Clock
 from blink.sim.dpu import Cores, Dpu
 from blink.sim.gpu import Gpu, GpuSettings
-from blink.sim.plant import Plant
-from blink.sim.recorder import Recorder
-from blink.sim.request import Request
 from blink.sim.token_path import ReadCosts, TextCosts, TokenPath
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
@@ -58,7 +56,8 @@ def simulate(
     Raises InputError for what cannot run.
     """
     plant = Plant.of(scenario)
-    rows, refusals, notes = _request_rows(scenario, plant, requests)
+    asked = output_tokens_asked(scenario, requests)
+    rows, refusals, notes = request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked)
     recorder = _recorder(scenario, requests, trace_path)
     model = Model(scenario, plant, rows, refusals, requests, recorder)
     try:
@@ -238,32 +237,6 @@ def _read_costs(plant: Plant, to_gpu: Path, from_gpu: Path) -> ReadCosts:
     )
 
 
-def _request_rows(scenario: Scenario, plant: Plant, load: Requests) -> tuple[list[Request], dict[int, str], list[str]]:
-    """Requests as the client sends them, and why the frontend will refuse some of them."""
-    context, capacity = plant.context_tokens, scenario.limits.output_capacity_tokens
-    longest = min(context - 1, plant.prefill_table.fallback.sequence)
-    rows, refusals, cut = [], {}, 0
-    asked = output_tokens_asked(scenario, load).tolist()
-    columns = (load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.source_row.tolist())
-    for index, (prompt, eos_at, source_row) in enumerate(zip(*columns, strict=True)):
-        most = min(asked[index], context - prompt, capacity)
-        if prompt > longest:
-            refusals[index] = f"the prompt has {prompt} tokens, the context holds {longest} and one of output"
-        else:
-            need = kv_blocks_needed(prompt, most, plant.limits.block_tokens)
-            if need > plant.memory.kv_block_count:
-                refusals[index] = f"needs {need} KV blocks, the GPU has {plant.memory.kv_block_count}"
-        cut += most < asked[index] and index not in refusals
-        rows.append(Request(index, source_row, prompt, eos_at, max(most, 1), -1))
-    notes = []
-    if cut:
-        notes.append(
-            f"output_tokens_max of {cut} requests was cut to what the context ({context} tokens) "
-            f"and the output capacity of a slot ({capacity} tokens) hold"
-        )
-    return rows, refusals, notes
-
-
 def _recorder(scenario: Scenario, load: Requests, trace_path: FilePath | None) -> Recorder | None:
     if trace_path is None:
         return None
@@ -281,37 +254,3 @@ def _recorder(scenario: Scenario, load: Requests, trace_path: FilePath | None) -
         token_reads=scenario.trace.token_reads,
     )
     return Recorder(open_writer(trace_path, header), reads_each=scenario.trace.token_reads == "each")
-
-
-_POINTS = (
-    "sent_ns",
-    "accepted_ns",
-    "tokenized_ns",
-    "assigned_ns",
-    "published_ns",
-    "claimed_ns",
-    "prefilled_ns",
-    "stored_ns",
-    "read_ns",
-    "written_ns",
-    "first_token_ns",
-)
-"""The points in time between which the parts of TTFT lie, in the order of results.TTFT_PARTS."""
-
-
-def request_table(rows: list[Request]) -> dict[str, I64]:
-    """REQUEST_COLUMNS of every request that was sent."""
-    sent = [row for row in rows if row.sent_ns >= 0]
-
-    def column(name: str) -> I64:
-        return np.array([getattr(row, name) for row in sent], np.int64)
-
-    table = {name: column(name) for name in REQUEST_COLUMNS if sent and hasattr(sent[0], name)}
-    points = [column(name) for name in _POINTS]
-    seen = points[-1] >= 0
-    for name, start, end in zip(TTFT_PARTS, points, points[1:], strict=False):
-        table[name] = np.where(seen, end - start, -1)
-    table["ttft_ns"] = np.where(seen, points[-1] - points[0], -1)
-    ended = column("last_token_ns")
-    table["e2e_ns"] = np.where(ended >= 0, ended - points[0], -1)
-    return {name: table.get(name, np.empty(0, np.int64)) for name in REQUEST_COLUMNS}

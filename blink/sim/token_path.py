@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from blink.common.events import Event
+from blink.common.recorder import Recorder
+from blink.common.request import UNKNOWN, Request
 from blink.common.results import I64, Outcome, WeightedValues
 from blink.common.ring import Ring
 from blink.common.states import SLOT_COUNT, SlotStatus
 from blink.frontend.token_reader import News, PollSchedule, TokenReader
 from blink.sim.clock import LAST, Clock, at
 from blink.sim.gpu import Batch, Gpu
-from blink.sim.recorder import Recorder
-from blink.sim.request import UNKNOWN, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Records the transition trace of a simulated run: three streams of rows, merged by virtual time as they are written.
+"""Records the transition trace of a run: three streams of rows, merged by time as they are written.
 
 The gpu, the token reader and the submitter each record in their own order of time, but not in step with one another:
 the fast mode learns of many steps at once. Rows leave for the file once no stream can add an earlier one.
@@ -81,7 +81,7 @@ class Stream:
 
 
 class Recorder:
-    """The streams and the file. All times are virtual nanoseconds."""
+    """The streams and the file. All times are nanoseconds of one clock that both actors read."""
 
     def __init__(self, writer: TraceWriter, *, reads_each: bool) -> None:
         self.reads_each = reads_each

@@ -1,0 +1,53 @@
+"""Which requests a plant can serve at all, and with how many output tokens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from blink.common.policy import kv_blocks_needed
+from blink.common.request import Request
+from blink.common.results import I64
+from blink.perf.plant import Plant
+
+
+class Load(Protocol):
+    """Columns of the requests (blink.workload.requests.Requests), int64, one entry a request."""
+
+    @property
+    def prompt_tokens(self) -> I64: ...
+
+    @property
+    def output_tokens(self) -> I64: ...
+
+    @property
+    def source_row(self) -> I64: ...
+
+
+def request_rows(
+    plant: Plant, output_capacity_tokens: int, load: Load, asked: I64
+) -> tuple[list[Request], dict[int, str], list[str]]:
+    """Requests as the client sends them, why the frontend will refuse some of them, and notes for the report.
+
+    `asked` is the output_tokens_max of each request before the context and the capacity of a slot cut it.
+    """
+    context = plant.context_tokens
+    longest = min(context - 1, plant.prefill_table.fallback.sequence)
+    rows, refusals, cut = [], {}, 0
+    columns = (load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.source_row.tolist(), asked.tolist())
+    for index, (prompt, eos_at, source_row, wanted) in enumerate(zip(*columns, strict=True)):
+        most = min(wanted, context - prompt, output_capacity_tokens)
+        if prompt > longest:
+            refusals[index] = f"the prompt has {prompt} tokens, the context holds {longest} and one of output"
+        else:
+            need = kv_blocks_needed(prompt, most, plant.limits.block_tokens)
+            if need > plant.memory.kv_block_count:
+                refusals[index] = f"needs {need} KV blocks, the GPU has {plant.memory.kv_block_count}"
+        cut += most < wanted and index not in refusals
+        rows.append(Request(index, source_row, prompt, eos_at, max(most, 1), -1))
+    notes = []
+    if cut:
+        notes.append(
+            f"output_tokens_max of {cut} requests was cut to what the context ({context} tokens) "
+            f"and the output capacity of a slot ({output_capacity_tokens} tokens) hold"
+        )
+    return rows, refusals, notes
