@@ -21,10 +21,22 @@ from typing import Any
 
 from blink.common.errors import InputError
 
-PROFILE_KINDS = ("gpu", "model", "engine", "dpu", "link")
+PROFILE_KINDS = (
+    "gpu",
+    "model",
+    "engine",
+    "dpu",
+    "link",
+    "host-engine",
+    "host",
+    "operation",
+    "interferer",
+    "power",
+    "price",
+)
 CONSTANT_KINDS = ("measured", "published", "fitted", "assumed")
 RANGED_KINDS = ("measured", "fitted")
-RANGE_NAMES = ("batch", "kv_tokens", "sequence", "tokens", "layers", "slots", "nodes", "devices")
+RANGE_NAMES = ("batch", "kv_tokens", "sequence", "tokens", "layers", "slots", "nodes", "devices", "threads", "ways")
 SHIPPED = Path(__file__).resolve().parent / "profiles"
 
 _CONSTANT_KEYS = frozenset({"value", "unit", "kind", "source", "range"})

@@ -1,0 +1,95 @@
+"""CoreShare: who else wants the engine's cores, and what that means for work that runs there or wakes there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blink.common.units import NS_PER_S
+from blink.perf.host.interference import Interference, Mitigations
+from blink.perf.host.profile import HostProfile
+from blink.perf.host.stall import StallDistribution, StallSource
+
+KERNEL_BUSY_MAX = 0.9  # the kernel itself throttles what runs above this (soft interrupts move to a thread)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreShare:
+    """The engine's cores as its threads see them.
+
+    `competitors` is the mean number of other runnable user threads on a core of the engine, `kernel_busy` the share of
+    time in which kernel work of the other jobs holds it, `migrations_per_s` counts per second of work, and
+    `oversubscription` is runnable threads per hardware thread of those the engine may use.
+    """
+
+    available: float
+    reserved: int
+    busy_threads: int
+    oversubscription: float
+    competitors: float
+    imbalance: float
+    kernel_busy: float
+    section_ns: float
+    slice_ns: int
+    wakeup_ns: int
+    wakeup_preempts: float
+    migrations_per_s: float
+    stall: StallDistribution
+
+
+def core_share(
+    host: HostProfile, interference: Interference, mitigations: Mitigations, victim_threads: int, reserved_cores: int
+) -> CoreShare:
+    """How the engine shares its cores: see `docs/host.md`, "Cores"."""
+    rivals = _competitors(host, interference, victim_threads, reserved_cores)
+    busy = _kernel_busy(host, interference, mitigations, reserved_cores)
+    section_ns = float(host.section_ns)
+    if mitigations.huge_pages_interferer and interference.threads:
+        section_ns *= host.huge_page_section_ratio
+    imbalance = 0.0 if mitigations.pinning else host.imbalance_share
+    weight = host.nice_weight_step**mitigations.nice
+    noise = StallSource("noise", host.noise_per_s, host.noise_ns)
+    kernel = StallSource("kernel", busy / (1.0 - busy) / section_ns * NS_PER_S, section_ns)
+    turns = StallSource(
+        "slices", NS_PER_S / host.slice_ns * weight if rivals else 0.0, rivals * host.slice_ns, host.slice_ns, imbalance
+    )
+    moved = 0.0 if mitigations.pinning else host.migration_share * (kernel.rate_per_s + turns.rate_per_s)
+    owned = reserved_cores or host.thread_count
+    return CoreShare(
+        available=owned * (1.0 - busy) / (1.0 + rivals),
+        reserved=reserved_cores,
+        busy_threads=min(victim_threads, owned),
+        oversubscription=victim_threads / owned + (0.0 if reserved_cores else interference.total("cpu_share") / owned),
+        competitors=rivals,
+        imbalance=imbalance,
+        kernel_busy=busy,
+        section_ns=section_ns,
+        slice_ns=host.slice_ns,
+        wakeup_ns=host.wakeup_ns,
+        wakeup_preempts=1.0 - min(1.0, (1.0 - host.wakeup_preempts_share) * weight),
+        migrations_per_s=moved,
+        stall=StallDistribution(tuple(source for source in (noise, kernel, turns) if source.load > 0.0)),
+    )
+
+
+def _competitors(host: HostProfile, interference: Interference, victim_threads: int, reserved_cores: int) -> float:
+    """Other runnable threads on a core of the engine: none if its cores are reserved, else what exceeds free cores."""
+    if reserved_cores:
+        return 0.0
+    free = max(0, host.thread_count - victim_threads)
+    return max(0.0, interference.total("cpu_share") - free) / host.thread_count
+
+
+def _kernel_busy(host: HostProfile, interference: Interference, mitigations: Mitigations, reserved_cores: int) -> float:
+    """Share of a core's time that kernel work of the other jobs takes.
+
+    One part runs on every core alike. The rest is queued wherever a core has time left: while other cores idle it
+    stays away, but once the jobs fill all others, the reserved cores are the only ones left.
+    """
+    work = interference.total("kernel_share")
+    if not reserved_cores:
+        return min(KERNEL_BUSY_MAX, work / host.thread_count)
+    idle = max(0.0, host.thread_count - reserved_cores - interference.total("cpu_share"))
+    roaming = host.roaming_share * (1.0 - host.steered_share * mitigations.dedicated_cores)
+    everywhere = 1.0 - host.roaming_share
+    share = work * (everywhere / host.thread_count + roaming / (reserved_cores + idle))
+    return min(KERNEL_BUSY_MAX, share)
