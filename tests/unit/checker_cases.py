@@ -153,6 +153,25 @@ def _token_of_a_graph_launched_before_resume(b: TraceBuilder) -> None:
     b.token(0)
 
 
+def _resumed_after_seen(b: TraceBuilder) -> None:
+    b.start(0)
+    b.cancel(0)
+    b.pause(0)
+    b.cancel_seen(0)
+    b.resume(0)
+    b.launch(DECODE)
+
+
+def _crash_under_a_read(b: TraceBuilder) -> None:
+    """A restarted frontend has a new connection: the READ of its predecessor is in flight no more."""
+    b.start(0)
+    b.decode(0)
+    b.add(Event.STATUS_READ, Actor.FRONTEND, phase=0)
+    b.crash()
+    b.restart()
+    b.recycle(0)
+
+
 def _token_while_paused(b: TraceBuilder) -> None:
     b.pause(0)
     b.run(DECODE)
@@ -223,6 +242,12 @@ BREACHES: list[tuple[str, str, Change, str]] = [
         "its limit is 1",
     ),
     ("I6", "prompt areas overlap", _overlap(prompt_offset=9), "the prompt areas of slots 1 and 0 overlap"),
+    (
+        "I6",
+        "the area after it overlaps",
+        steps(lambda b: b.submit(0, prompt_offset=20), lambda b: b.submit(1, prompt_offset=11)),
+        "the prompt areas of slots 1 and 0 overlap",
+    ),
     ("I6", "output areas overlap", _overlap(output_offset=99), "the output areas of slots 1 and 0 overlap"),
     (
         "I7",
@@ -259,6 +284,7 @@ BREACHES: list[tuple[str, str, Change, str]] = [
     ("I8", "submitted under a foreign epoch", whole(lambda b: edit(b, Event.SUBMIT, epoch=3)), "the frontend's is 0"),
     ("I8", "the gpu changes the epoch", whole(lambda b: edit(b, Event.CLAIM, epoch=3)), "submitted under 0"),
     ("I9", "a slot outside the ring", whole(lambda b: b.submit(SLOTS)), f"slots 0 to {SLOTS - 1}"),
+    ("I10", "launched for a slot that resumed after seen", _resumed_after_seen, "after its cancel or fence was seen"),
     ("I10", "launched after seen", _launch_after_seen, "after its cancel or fence was seen"),
     ("I10", "wrong number of sequences", whole(lambda b: b.launch(DECODE, live=2)), "1 slots are decode_processing"),
     (
@@ -318,6 +344,7 @@ HOLDS: list[tuple[str, str, Change]] = [
         "areas free again after recycle",
         whole(steps(finish_all, lambda b: b.submit(1, prompt_offset=0, output_offset=0))),
     ),
+    ("I7", "a crash under a READ", _crash_under_a_read),
     ("I7", "cancelled and undrained", _launch_before_seen),
     ("I7", "cancel lost to the finish, undrained", whole(lambda b: (b.cancel(0), b.decode(0), b.recycle(0)))),
     ("I7", "old epoch and undrained", whole(lambda b: (b.decode(0), b.crash(), b.restart(), b.recycle(0)))),
