@@ -214,6 +214,12 @@ BREACHES: list[tuple[str, str, Change, str]] = [
         steps(lambda b: b.submit(0), lambda b: b.claim(0), lambda b: b.records.pop(0), lambda b: b.records.pop(0)),
         "the slot is empty",
     ),
+    (
+        "I1",
+        "a token lands in the slot next door",
+        whole(lambda b: (b.decode(), b.decode(), edit(b, Event.TOKEN, -1, slot=1))),
+        "the slot is empty",
+    ),
     ("I2", "submit without prompt", _submit_without_prompt, "submitted before the prompt"),
     ("I2", "prompt into a slot of the gpu", whole(lambda b: b.post(0)), "while the slot is decode_processing"),
     ("I2", "another request", whole(lambda b: edit(b, Event.CLAIM, request_id=9)), "is for request 9"),
