@@ -217,8 +217,8 @@ BREACHES: list[tuple[str, str, Change, str]] = [
     (
         "I1",
         "a token lands in the slot next door",
-        whole(lambda b: (b.decode(), b.decode(), edit(b, Event.TOKEN, -1, slot=1))),
-        "the slot is empty",
+        whole(lambda b: (b.submit(1), b.decode(), b.decode(), edit(b, Event.TOKEN, -1, slot=1))),
+        "the slot is prefill_pending",
     ),
     ("I2", "submit without prompt", _submit_without_prompt, "submitted before the prompt"),
     ("I2", "prompt into a slot of the gpu", whole(lambda b: b.post(0)), "while the slot is decode_processing"),
