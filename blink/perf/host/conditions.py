@@ -52,7 +52,7 @@ class HostConditions:
 
     def op_ns_many(self, kind: HostOp, base_ns: I64, rng: np.random.Generator) -> I64:
         """The same for an int64 array of stretches, all of one kind."""
-        cpu_ns = np.rint(base_ns * self.inflation[kind]).astype(np.int64)
+        cpu_ns: I64 = np.rint(base_ns * self.inflation[kind]).astype(np.int64)
         return cpu_ns + self.stall.sample_many_ns(cpu_ns, rng)
 
     def mean_op_ns(self, kind: HostOp, base_ns: float) -> float:
@@ -62,7 +62,7 @@ class HostConditions:
     def wakeup_ns(self, rng: np.random.Generator) -> int:
         """From the event that a blocked thread waits for (a message, an interrupt) until it runs again."""
         cores = self.cores
-        late = cores.wakeup_ns
+        late = float(cores.wakeup_ns)
         if cores.kernel_busy > 0.0 and float(rng.random()) < cores.kernel_busy:
             late += float(rng.exponential(cores.section_ns))
         if cores.competitors > 0.0 and float(rng.random()) >= cores.wakeup_preempts:
@@ -72,11 +72,7 @@ class HostConditions:
 
     def spin_ns(self, wait_ns: float, rng: np.random.Generator) -> int:
         """From now until a thread that spins for something `wait_ns` away has seen it: it may be off its core then."""
-        late = 0.0
-        load = self.stall.load
-        if load > 0.0 and float(rng.random()) < load / (1.0 + load):
-            late = self.stall.residual_ns(rng)
-        return round(wait_ns + late)
+        return round(wait_ns + self.stall.overlap_ns(rng))
 
 
 def conditions(

@@ -9,8 +9,6 @@ from blink.perf.host.interference import Interference, Mitigations
 from blink.perf.host.profile import HostProfile
 from blink.perf.host.stall import StallDistribution, StallSource
 
-KERNEL_BUSY_MAX = 0.9  # the kernel itself throttles what runs above this (soft interrupts move to a thread)
-
 
 @dataclass(frozen=True, slots=True)
 class CoreShare:
@@ -18,7 +16,8 @@ class CoreShare:
 
     `competitors` is the mean number of other runnable user threads on a core of the engine, `kernel_busy` the share of
     time in which kernel work of the other jobs holds it, `migrations_per_s` counts per second of work, and
-    `oversubscription` is runnable threads per hardware thread of those the engine may use.
+    `oversubscription` is runnable threads per hardware thread of those the engine may use; `rival_weight` the scheduler's weight of a competitor over
+    the engine's.
     """
 
     available: float
@@ -30,6 +29,7 @@ class CoreShare:
     kernel_busy: float
     section_ns: float
     slice_ns: int
+    rival_weight: float
     wakeup_ns: int
     wakeup_preempts: float
     migrations_per_s: float
@@ -64,6 +64,7 @@ def core_share(
         kernel_busy=busy,
         section_ns=section_ns,
         slice_ns=host.slice_ns,
+        rival_weight=weight,
         wakeup_ns=host.wakeup_ns,
         wakeup_preempts=1.0 - min(1.0, (1.0 - host.wakeup_preempts_share) * weight),
         migrations_per_s=moved,
@@ -87,9 +88,9 @@ def _kernel_busy(host: HostProfile, interference: Interference, mitigations: Mit
     """
     work = interference.total("kernel_share")
     if not reserved_cores:
-        return min(KERNEL_BUSY_MAX, work / host.thread_count)
+        return min(host.kernel_busy_max, work / host.thread_count)
     idle = max(0.0, host.thread_count - reserved_cores - interference.total("cpu_share"))
     roaming = host.roaming_share * (1.0 - host.steered_share * mitigations.dedicated_cores)
     everywhere = 1.0 - host.roaming_share
     share = work * (everywhere / host.thread_count + roaming / (reserved_cores + idle))
-    return min(KERNEL_BUSY_MAX, share)
+    return min(host.kernel_busy_max, share)

@@ -1,4 +1,4 @@
-"""The other jobs on the host: what one thread of each asks of it, how many threads run and where; and the mitigations."""
+"""The other jobs on the host: what one thread of each asks of it, how many run and where; and the mitigations."""
 
 from __future__ import annotations
 

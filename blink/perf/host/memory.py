@@ -14,7 +14,6 @@ from blink.perf.host.profile import HostProfile
 
 LINE_BYTES = 64
 PAGE_BYTES = 4096
-UTILIZATION_MAX = 0.95  # memory at its limit slows the jobs that load it, so the queue does not grow for ever
 BISECTIONS = 60
 
 
@@ -154,7 +153,7 @@ def _on_socket(host: HostProfile, interference: Interference, cores: CoreShare, 
 
 
 def _utilization(host: HostProfile, bytes_per_s: float) -> float:
-    return min(UTILIZATION_MAX, bytes_per_s / (host.memory_bandwidth_bytes_per_s * host.memory_efficiency))
+    return min(host.memory_utilization_max, bytes_per_s / (host.memory_bandwidth_bytes_per_s * host.memory_efficiency))
 
 
 def _access_ns(host: HostProfile, miss: float, dram_ns: float) -> float:

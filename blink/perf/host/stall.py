@@ -90,16 +90,18 @@ class StallDistribution:
             np.add.at(total, hit, lengths)
         return np.rint(total).astype(np.int64)
 
-    def residual_ns(self, rng: np.random.Generator) -> float:
-        """What is left of an interruption in which one finds oneself: long ones are found more often."""
-        at = float(rng.random()) * self.load
+    def overlap_ns(self, rng: np.random.Generator) -> float:
+        """What is left of the interruption in which a moment of a busy thread's life falls; 0 if it falls in none."""
+        load = self.load
+        at = float(rng.random()) * (1.0 + load)
         for source in self.sources:
+            if at < source.load:
+                # Long ones are found more often. What is left of an exponential length is exponential again.
+                if not source.slice_ns:
+                    return float(rng.exponential(source.mean_ns))
+                return max(source.mean_ns, source.length_ns(rng)) * float(rng.random())
             at -= source.load
-            if at < 0.0:
-                break
-        length = source.length_ns(rng) if source.slice_ns else float(rng.exponential(source.mean_ns))
-        # What is left of an exponential length is again exponential; of a fixed one, uniform.
-        return length * float(rng.random()) if source.slice_ns else length
+        return 0.0
 
     def _pick(self, rng: np.random.Generator) -> StallSource:
         at = float(rng.random()) * self.rate_per_s
