@@ -38,7 +38,7 @@ class Plant:
         """Load profiles and lay out memory. Raises InputError for an unknown profile or a model that does not fit."""
         shape = ModelShape.load(scenario.model.hf_config or scenario.model.profile or "")
         gpu = GpuProfile.load(scenario.gpu.profile)
-        engine = EngineProfile.load(scenario.model.engine)
+        engine = EngineProfile.load(engine_name(scenario))
         step = StepModel(shape, gpu, DTYPE_BYTES, scenario.gpu.tensor_parallel, engine)
         dpu = DpuProfile.load(scenario.dpu.profile)
         context = scenario.limits.context_tokens or shape.context_tokens_max
@@ -87,3 +87,8 @@ def graph_tables(scenario: Scenario, context_tokens: int) -> tuple[GraphTable, G
         GraphShape(GraphKind.DECODE, decode_batches[-1], context_tokens),
     )
     return prefill, decode
+
+
+def engine_name(scenario: Scenario) -> str:
+    """The engine profile of a scenario: its own, or the one that goes with the serving system."""
+    return scenario.model.engine or ("vllm" if scenario.system.kind in ("vllm", "sglang") else "tensorrt")

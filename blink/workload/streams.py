@@ -15,6 +15,11 @@ class Stream(IntEnum):
     CANCELS = 2  # which clients lose patience
     PATIENCE = 3  # and when
     PHASE = 4  # where in its scan the scheduler is when the run begins
+    ENGINE_CORE = 10  # operations of a host-driven engine's core and worker thread
+    API_SERVER = 11  # ... of its API server
+    TOKENIZER = 12  # ... of a tokenizer thread
+    DETOKENIZER = 13  # ... of a detokenizer process
+    CPU_SCHEDULER = 14  # ... of Blink's scheduler when it is placed on the CPU
 
 
 def generator(seed: int, stream: Stream) -> np.random.Generator:

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 Int = Annotated[int, Field(strict=True)]
 Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Bool = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 
 REQUIRED: Any = ...

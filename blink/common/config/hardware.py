@@ -1,4 +1,4 @@
-"""What the scenario runs on: serving system, model, GPU, DPU and the links between them."""
+"""What the scenario runs on: model, GPU, DPU and the links between them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,6 @@ Share = Annotated[Float, Field(ge=0, lt=1)]
 Nanoseconds = Annotated[Int, Field(ge=0)]
 
 
-class System(Table):
-    """Which serving stack is simulated."""
-
-    kind: Literal["blink"] = option("blink", "Serving stack. `blink`: the scheduler on the GPU, the frontend on a DPU.")
-
-
 class Model(Table):
     """The model that is served: a profile or a Hugging Face config.json, not both."""
 
@@ -25,10 +19,10 @@ class Model(Table):
         None, "Name of a shipped model profile (`blink profiles list`), or the path of a TOML file of that form."
     )
     hf_config: Text | None = option(None, "Path of a Hugging Face `config.json`, in place of a profile.")
-    engine: Text = option(
-        "tensorrt",
-        "Name of a shipped engine profile, or the path of a TOML file of that form; it says what a captured step "
-        "consists of.",
+    engine: Text | None = option(
+        None,
+        "Name of a shipped engine profile, or the path of a TOML file of that form; it says what a step consists of "
+        "on the GPU. Unset: `vllm` for vllm and sglang, else `tensorrt`.",
     )
     dtype: Literal["bf16", "fp16"] = option("bf16", "Number format of weights and KV cache, 2 bytes either way.")
 

@@ -32,6 +32,10 @@ def reference() -> str:
     parts = [INTRODUCTION, "## Top level\n", _rows(root, root, only_values=True)]
     for name, field in root["properties"].items():
         table = _table_of(root, field)
+        if _choices(field):
+            parts += [f"## [{name}]\n", f"{_meaning(root, field)} One of these kinds:\n"]
+            for kind, reference_ in _choices(field).items():
+                parts += _kind(root, name, kind, _follow(root, {"$ref": reference_}))
         if table is not None:
             needed = " Required." if name in root["required"] else ""
             parts += [

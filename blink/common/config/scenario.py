@@ -11,12 +11,25 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from blink.common.config.fields import REQUIRED, Int, Table, Text, option, refuse
-from blink.common.config.hardware import Dpu, Gpu, Links, Model, System
+from blink.common.config.hardware import Dpu, Gpu, Links, Model
+from blink.common.config.host import Host, InterferenceMix, MitigationSet, Power, Prices
 from blink.common.config.serving import Frontend, Limits, Run, Slo, Trace
+from blink.common.config.system import DEFAULT_SYSTEM, System
 from blink.common.config.workload import CapOutput, Workload
 
-FILE_FIELDS = ("model.hf_config", "workload.lengths.file", "workload.trace.file")
-PROFILE_FIELDS = ("model.profile", "model.engine", "gpu.profile", "dpu.profile", "links.profile")
+FILE_FIELDS = ("model.hf_config", "workload.lengths.file", "workload.trace.file", "interference.jobs.file")
+PROFILE_FIELDS = (
+    "system.profile",
+    "model.profile",
+    "model.engine",
+    "gpu.profile",
+    "dpu.profile",
+    "links.profile",
+    "host.profile",
+    "interference.jobs.profile",
+    "power.profile",
+    "prices.profile",
+)
 
 
 class Scenario(Table):
@@ -25,16 +38,21 @@ class Scenario(Table):
     name: Text = option(REQUIRED, "Name of the scenario, as reports print it.")
     description: str | None = option(None, "Which question it answers.")
     seed: Int = option(1, "Seed of every random number of the run.", ge=0, le=(1 << 63) - 1)
-    system: System = option(System(), "Which serving stack is simulated.")
+    system: System = option(DEFAULT_SYSTEM, "Which serving stack is simulated.")
     model: Model = option(REQUIRED, "The model that is served.")
     gpu: Gpu = option(REQUIRED, "The GPU, and how the model is laid over it.")
     dpu: Dpu = option(Dpu(), "The SmartNIC that runs the frontend.")
     links: Links = option(Links(), "The way between client, DPU and GPU memory.")
+    host: Host = option(Host(), "The server that holds the GPU.")
+    interference: InterferenceMix = option(InterferenceMix(), "The other jobs on the host's CPU.")
+    mitigations: MitigationSet = option(MitigationSet(), "What is done against the other jobs.")
     workload: Workload = option(REQUIRED, "Requests, in number and in kind.")
     limits: Limits = option(Limits(), "What the scheduler may use.")
     frontend: Frontend = option(Frontend(), "The DPU's polling and queueing.")
     trace: Trace = option(Trace(), "The event trace that a run leaves behind.")
     slo: Slo = option(Slo(), "Objectives that goodput counts.")
+    power: Power = option(Power(), "What the server draws.")
+    prices: Prices = option(Prices(), "What the hardware costs.")
     run: Run = option(Run(), "How the simulation is carried out.")
 
     @model_validator(mode="after")
@@ -45,6 +63,8 @@ class Scenario(Table):
                 "workload.output_tokens_max.value",
                 f"= {asked.value}: must not exceed limits.output_capacity_tokens = {room}",
             )
+        if self.mitigations.dedicated_cores and not self.host.reserved_cores:
+            raise refuse("mitigations.dedicated_cores", "= true: needs host.reserved_cores above 0")
         return self
 
     def resolved(self) -> dict[str, Any]:
@@ -72,13 +92,23 @@ def path_entries(document: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str
     A profile is a path if it ends in .toml or has a folder in it, as the loader of profiles has it too.
     """
     for dotted in (*FILE_FIELDS, *PROFILE_FIELDS):
-        *tables, key = dotted.split(".")
-        table: Any = document
-        for name in tables:
-            table = table.get(name) if isinstance(table, dict) else None
-        value = table.get(key) if isinstance(table, dict) else None
-        if isinstance(value, str) and value and (dotted in FILE_FIELDS or value.endswith(".toml") or "/" in value):
-            yield table, key
+        *names, key = dotted.split(".")
+        for table in _tables(document, names):
+            value = table.get(key)
+            if isinstance(value, str) and value and (dotted in FILE_FIELDS or value.endswith(".toml") or "/" in value):
+                yield table, key
+
+
+def _tables(value: Any, names: list[str]) -> Iterator[dict[str, Any]]:
+    """The tables below the names; a list on the way stands for each of its entries."""
+    if isinstance(value, list):
+        for entry in value:
+            yield from _tables(entry, names)
+    elif isinstance(value, dict):
+        if names:
+            yield from _tables(value.get(names[0]), names[1:])
+        else:
+            yield value
 
 
 def _plain(value: Any) -> Any:
