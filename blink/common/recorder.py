@@ -232,11 +232,11 @@ class Recorder:
         for stream, count in zip(self._streams, counts, strict=True):
             stream.drop(count)
 
-    def close(self, slots: dict[str, int], *, complete: bool, idle_status_reads: int) -> None:
-        """Write what is left and the footer."""
+    def close(self, slots: dict[str, int], *, complete: bool, idle_status_reads: int, dropped_by_gpu: int = 0) -> None:
+        """Write what is left and the footer. `dropped_by_gpu` counts rows of the gpu that never reached the recorder."""
         self.flush(np.iinfo(np.int64).max)
         events = {actor.label: count for actor, count in self._seq.items()}
-        dropped = {actor.label: 0 for actor in Actor}
+        dropped = {Actor.FRONTEND.label: 0, Actor.GPU.label: dropped_by_gpu}
         self._writer.close(TraceFooter(events, dropped, slots, complete, idle_status_reads))
 
     def abort(self) -> None:

@@ -1,0 +1,1 @@
+"""Short measured programmes on a real GPU, whose figures go into profiles and their tests."""

@@ -1,0 +1,100 @@
+"""One scheduler over one block of memory, seen from the host: its structures and its ring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blink.common.layout import U64
+from blink.common.states import SLOT_COUNT
+from blink.frontend.operations import Region, Write
+from blink.hw.native.library import Library, address_of
+from blink.hw.native.memory import SharedBlock
+from blink.hw.native.settings import NativeSettings
+from blink.hw.native.tokens import Tokens
+
+Records = np.ndarray[Any, np.dtype[np.void]]
+
+
+class Instance:
+    """The block with a fresh ring and a fresh scheduler. `close` it; `run` or `step` make it go.
+
+    Transport of the frontend, too: WRITEs and READs keep their order through release stores and acquire loads of the
+    library, on x86 and on Arm.
+    """
+
+    def __init__(self, library: Library, settings: NativeSettings, *, copies: int = 1) -> None:
+        self.library, self.settings = library, settings
+        config = np.zeros(1, library.dtypes["config"])
+        for name, value in settings.fields().items():
+            config[name] = value
+        library.plan(address_of(config))
+        self.config = config
+        self.block = SharedBlock(copies * int(config["total_bytes"][0]))
+        self.base = self.block.address
+        self.block.view(0, config.nbytes)[:] = config.tobytes()
+        shapes = np.array(settings.shapes(), np.uint32).tobytes()
+        self.block.view(int(config["shapes_offset"][0]), len(shapes))[:] = shapes
+        library.create(self.base)
+        durations = settings.durations
+        prefill_ns, decode_ns = durations.prefill_ns.astype(np.uint64), durations.decode_ns.astype(np.uint64)
+        library.set_durations(self.base, address_of(prefill_ns), address_of(decode_ns))
+        self._words = np.zeros(SLOT_COUNT, np.uint64)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.block.close()
+
+    # --- structures ---
+
+    def read(self, name: str, structure: str, count: int = 1) -> Records:
+        """A copy of `count` structures that stand at an offset of the configuration."""
+        dtype = self.library.dtypes[structure]
+        view = self.block.view(int(self.config[name][0]), count * dtype.itemsize)
+        return np.frombuffer(bytes(view), dtype)
+
+    def state(self) -> dict[str, int]:
+        """The scheduler's state by field, as it is now."""
+        found = self.read("state_offset", "state")[0]
+        return {name: int(found[name]) for name in found.dtype.names or ()}
+
+    def words(self, offset_bytes: int, count: int) -> Tokens:
+        """A copy of `count` u32 words of the block."""
+        return np.frombuffer(bytes(self.block.view(offset_bytes, 4 * count)), np.uint32)
+
+    def drain(self, most: int = 1 << 16) -> Records:
+        """Trace records that are complete and were not drained before, at most `most`."""
+        records = np.empty(most, self.library.dtypes["record"])
+        return records[: self.library.drain(self.base, address_of(records), most)]
+
+    # --- the frontend's operations ---
+
+    def write(self, write: Write) -> None:
+        """Carry out a WRITE. Those of the status and descriptor arrays are whole words."""
+        if write.data is None:
+            raise ValueError("a real ring needs the bytes of every WRITE")
+        if write.region is Region.STATUS:
+            function, count = self.library.write_status, write.size_bytes // 8
+        elif write.region is Region.DESCRIPTOR:
+            function, count = self.library.write_descriptors, write.size_bytes // 8
+        elif write.region is Region.PROMPT:
+            function, count = self.library.write_prompt, write.size_bytes
+        else:
+            raise ValueError(f"the frontend does not write the {write.region.value} area")
+        function(self.base, write.offset_bytes, bytes(write.data), count)
+
+    def read_status(self) -> U64:
+        """A READ of the status array: (SLOT_COUNT,) control words. The array is overwritten by the next READ."""
+        self.library.read_status(self.base, address_of(self._words))
+        return self._words
+
+    def read_tokens(self, offset: np.ndarray[Any, np.dtype[np.int64]], count: np.ndarray[Any, Any]) -> Tokens:
+        """READs of ranges of the output area, in tokens, one after another."""
+        out = np.empty(int(count.sum()), np.uint32)
+        self.library.read_tokens(self.base, offset.size, address_of(offset), address_of(count), address_of(out))
+        return out
+
+    def set_eos(self, slot: int, eos_at: int) -> None:
+        """Tell the stub with which token the slot's next request ends; before its submission."""
+        self.library.set_eos(self.base, slot, min(eos_at, (1 << 32) - 1))

@@ -1,0 +1,297 @@
+"""Serves a scenario with the native scheduler, in real time or as fast as it goes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+
+from blink.common.config import Scenario
+from blink.common.layout import layout_hash
+from blink.common.recorder import Recorder
+from blink.common.request import Request, request_table
+from blink.common.results import Outcome, RunResult, SchedulerCounters
+from blink.common.states import SLOT_COUNT
+from blink.common.trace import TraceHeader, open_writer
+from blink.hw.native.clients import RealClients
+from blink.hw.native.driver import Frontend, nap
+from blink.hw.native.instance import Instance
+from blink.hw.native.library import Library, load_library
+from blink.hw.native.process import SchedulerProcess, Stop, default_threads
+from blink.hw.native.records import RecordReader
+from blink.hw.native.settings import Durations, NativeSettings
+from blink.perf.admission import request_rows
+from blink.perf.plant import Plant
+from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
+from blink.workload.requests import Requests
+
+Progress = Callable[[int, int, int], None]
+MONOTONIC_CLOCK = {
+    "frontend": {"name": "monotonic", "unit": "ns"},
+    "gpu": {"name": "monotonic", "unit": "ns"},
+    "shared": True,
+}
+"""Both processes read the machine's monotonic clock; times count from the start of the run."""
+GRAPH_TIMEOUT_FACTOR = 20
+GRAPH_TIMEOUT_MIN_NS = 2_000_000_000
+_CHECK_NS = 20_000_000
+_KV_BLOCKS_MAX = 1 << 22
+
+
+def serve(
+    scenario: Scenario,
+    requests: Requests,
+    *,
+    trace_path: Path | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+    time_scale: float = 1.0,
+    threads: int | None = None,
+    flags: tuple[str, ...] = (),
+) -> RunResult:
+    """Serve these requests with the scheduler in a process of its own.
+
+    Every time of the scenario (arrivals, patience, durations of graphs) is multiplied by `time_scale`; 0 is as fast as it
+    goes. `progress(ended, total, now_ns)` is called now and then; once `stop()` is true the run ends early and its
+    result is partial. `threads` scan the ring; `flags` go to the compiler. Raises InputError for what cannot run.
+    """
+    plant = Plant.of(scenario)
+    asked = output_tokens_asked(scenario, requests)
+    rows, refusals, notes = request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked)
+    library = load_library(flags)
+    instance = Instance(library, settings_of(scenario, plant, time_scale))
+    recorder = _recorder(scenario, requests, trace_path)
+    try:
+        run = NativeRun(scenario, rows, refusals, requests, instance, recorder, time_scale)
+        process = SchedulerProcess(instance, threads or default_threads())
+        try:
+            run.go(process, progress, stop)
+        finally:
+            process.kill()
+        result = run.result(load_notes(requests) + notes)
+        run.close_trace()
+    except BaseException:
+        if recorder:
+            recorder.abort()
+        raise
+    finally:
+        instance.close()
+    return result
+
+
+def settings_of(scenario: Scenario, plant: Plant, time_scale: float) -> NativeSettings:
+    """The scheduler's settings for a scenario on this plant."""
+    limits = scenario.limits
+    durations = Durations.of(plant.step, plant.prefill_table, plant.decode_table, time_scale)
+    longest_ns = int(max(durations.prefill_ns.max(), durations.decode_ns.max()))
+    return NativeSettings(
+        limits=plant.limits,
+        prefill_table=plant.prefill_table,
+        decode_table=plant.decode_table,
+        kv_block_count=min(plant.memory.kv_block_count, _KV_BLOCKS_MAX),
+        prompt_area_tokens=SLOT_COUNT * limits.prompt_capacity_tokens,
+        output_capacity_tokens=limits.output_capacity_tokens,
+        slot_count=SLOT_COUNT,
+        durations=durations,
+        time_limit_ns=round(limits.time_limit_ns * time_scale),
+        graph_timeout_ns=max(GRAPH_TIMEOUT_MIN_NS, GRAPH_TIMEOUT_FACTOR * longest_ns),
+        boot_id=scenario.seed,
+    )
+
+
+class NativeRun:
+    """The loop of one run, and what comes of it."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        rows: list[Request],
+        refusals: dict[int, str],
+        load: Requests,
+        instance: Instance,
+        recorder: Recorder | None,
+        time_scale: float,
+    ) -> None:
+        self._scenario, self._rows, self._refusals, self._instance = scenario, rows, refusals, instance
+        self._library: Library = instance.library
+        self._rec = recorder
+        self._start_ns = self._library.now_ns()
+        arrivals = scenario.workload.arrivals
+        concurrency = arrivals.concurrency if arrivals is not None and arrivals.kind == "closed-loop" else None
+        patience = cancel_after_ns(scenario, load)
+        self.clients = RealClients(rows, load, patience, concurrency, time_scale)
+        frontend = scenario.frontend
+        self.frontend = Frontend(
+            instance, self.now, self.clients.ended, recorder,
+            prompt_area_tokens=instance.settings.prompt_area_tokens,
+            reads_max=frontend.token_reads_per_poll_max,
+            burst_max=frontend.submissions_per_burst_max,
+            queue_max=frontend.queue_max,
+        )  # fmt: skip
+        self._records = RecordReader(recorder, self._request_of, self._start_ns)
+        self._partial = False
+        self._lost = False  # the scheduler died: its last records may be missing
+        self._notes: list[str] = []
+        self._end_ns = 0
+
+    def now(self) -> int:
+        """Nanoseconds since the start of the run."""
+        return int(self._library.now_ns()) - self._start_ns
+
+    def _request_of(self, slot: int, generation: int) -> Request | None:
+        return self.frontend.by_life.get((slot, generation))
+
+    # --- the loop ---
+
+    def go(self, process: SchedulerProcess, progress: Progress | None, stop: Callable[[], bool] | None) -> None:
+        """Serve until every request is over and every slot is free again, or until something ends the run early."""
+        process.wait_until_up()
+        self._start_ns = self._records.start_ns = self._library.now_ns()
+        checked_ns, quiet = 0, 0
+        while self.clients.open_count or self.frontend.in_ring_count:
+            busy = self._cycle()
+            now = self.now()
+            quiet = 0 if busy else quiet + 1
+            if not busy:
+                nap(self.clients.next_ns(), now, quiet, self.frontend.in_ring_count)
+            if now - checked_ns < _CHECK_NS:
+                continue
+            checked_ns = now
+            if progress:
+                progress(len(self._rows) - self.clients.open_count, len(self._rows), now)
+            if stop and stop():
+                self._partial = True
+                break
+            if not self._healthy(process):
+                break
+        self._finish(process)
+
+    def _cycle(self) -> bool:
+        """Everything that is due now; False if nothing was."""
+        busy = False
+        for request in self.clients.due(self.now()):
+            busy = True
+            reason = self._refusals.get(request.request_id) or self.frontend.receive(request)
+            if reason is not None:
+                self._refuse(request, reason)
+        while self.frontend.post():
+            busy = True
+        for request in self.clients.hanging_up(self.now()):
+            if request.outcome is Outcome.UNFINISHED:
+                busy = True
+                self.frontend.cancel(request)
+        busy = self.frontend.poll() or busy
+        self._drain()
+        return busy
+
+    def _refuse(self, request: Request, reason: str) -> None:
+        self._refusals[request.request_id] = reason
+        request.outcome = Outcome.REFUSED
+        self.clients.ended(request, self.now())
+
+    def _drain(self) -> None:
+        while (records := self._instance.drain()).size:
+            self._records.take(records)
+        if self._rec and self._rec.due():
+            self._rec.flush(self._records.last_ns)
+
+    def _healthy(self, process: SchedulerProcess) -> bool:
+        fault = process.fault()
+        if fault is not None:
+            self._partial = self._lost = True
+            self._notes.append(fault)
+            return False
+        if self._instance.state()["failed"]:
+            self._give_up()
+        return True
+
+    def _give_up(self) -> None:
+        """A graph hangs: the scheduler has aborted what ran and launches nothing any more."""
+        note = "a graph was overdue: the scheduler gave up its requests and serves no more"
+        if note not in self._notes:
+            self._notes.append(note)
+        for request in self.frontend.unfinished():
+            self.frontend.cancel(request, Outcome.FAILED)
+
+    def _finish(self, process: SchedulerProcess) -> None:
+        self._end_ns = self.now()
+        if not self._lost:
+            self._lost = not process.stop(Stop.ABORT if self._partial else Stop.DRAIN)
+        self._drain()
+
+    # --- what comes of it ---
+
+    def result(self, notes: list[str]) -> RunResult:
+        """Columns and counters of the run. Call after `go`."""
+        table = request_table(self._rows)
+        state = self._instance.state()
+        counters = self.frontend.counters
+        scheduler = SchedulerCounters(
+            kv_blocks_total=self._instance.settings.kv_block_count,
+            batch_limit=self._instance.settings.limits.batch_max,
+            slots_in_use_max=counters.slots_in_use_max,
+            wait_slot_ns=counters.wait_slot_ns,
+        )
+        for field in fields(SchedulerCounters):
+            if field.name in state:
+                setattr(scheduler, field.name, state[field.name])
+        if counters.wrong_tokens:
+            notes = [
+                *notes,
+                f"{counters.wrong_tokens} tokens are not those that the engine sampled: the ring is broken",
+            ]
+        if state["trace_dropped"]:
+            notes = [*notes, f"{state['trace_dropped']} events of the scheduler were dropped: the trace proves nothing"]
+        sent = table["sent_ns"][table["sent_ns"] >= 0]
+        start = int(sent.min()) if sent.size else 0
+        end = max(int(table["last_token_ns"].max(initial=0)), int(sent.max(initial=0)))
+        return RunResult(
+            scenario=self._scenario.resolved(),
+            requests=table,
+            refusals=dict(sorted(self._refusals.items())),
+            itl=self.frontend.gaps(),
+            scheduler=scheduler,
+            duration_ns=end - start,
+            partial=self._partial,
+            notes=[*notes, *self._notes],
+            counters={
+                field.name: getattr(counters, field.name)
+                for field in fields(counters)
+                if field.name not in ("slots_in_use_max", "wait_slot_ns")
+            },
+        )
+
+    def close_trace(self) -> None:
+        """Write the footer; a trace whose end may be missing says so."""
+        if self._rec is None:
+            return
+        slots = self.frontend.slots
+        self._rec.close(
+            {"free": slots.free_count, "in_use": slots.in_use_count, "recovering": slots.recovering_count},
+            complete=not self._partial,
+            idle_status_reads=self.frontend.counters.idle_status_reads,
+            dropped_by_gpu=self._instance.state()["trace_dropped"] + self._lost,
+        )
+
+
+def _recorder(scenario: Scenario, load: Requests, trace_path: Path | None) -> Recorder | None:
+    if trace_path is None:
+        return None
+    resolved = scenario.resolved()
+    digest = hashlib.blake2b(json.dumps(resolved, sort_keys=True).encode(), digest_size=8)
+    for column in (load.arrival_ns, load.prompt_tokens, load.output_tokens):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    header = TraceHeader(
+        run=digest.hexdigest(),
+        backend="native",
+        seed=scenario.seed,
+        layout_hash=layout_hash(),
+        configuration=resolved,
+        clock=MONOTONIC_CLOCK,
+        token_reads=scenario.trace.token_reads,
+    )
+    return Recorder(open_writer(trace_path, header), reads_each=scenario.trace.token_reads == "each")
