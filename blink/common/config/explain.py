@@ -141,7 +141,8 @@ def describe(schema: Schema) -> str:
     if kind == "array":
         items = schema.get("prefixItems") or [schema.get("items", {})]
         count = f"{len(items)} values" if "prefixItems" in schema else "values"
-        return f"must be a list of {count}, each " + describe(items[0]).removeprefix("must be ")
+        each = describe(items[0]).removeprefix("must be ")
+        return f"must be a list of {count}, each {each}" if each else "must be a list of tables"
     names = {"string": "must be text, not empty", "object": "must be a table", "boolean": "must be true or false"}
     return names.get(str(kind), "")
 

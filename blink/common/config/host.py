@@ -32,10 +32,12 @@ class InterferenceJob(Table):
     )
     file: Text | None = option(
         None,
-        "Path of a CSV file of your own measurements, in place of a profile: columns `base_ns` and `elapsed_ns`, one row "
-        "for each stretch of host work, undisturbed and beside the job.",
+        "Path of a CSV file of your own measurements, in place of a profile: columns `base_ns` and `elapsed_ns`, one "
+        "row for each stretch of host work, undisturbed and beside the job.",
     )
-    threads: Int = option(REQUIRED, "Threads of the job. With a file: 0 leaves it out.", "threads", ge=0, le=THREADS_MAX)
+    threads: Int = option(
+        REQUIRED, "Threads of the job. With a file: 0 leaves it out.", "threads", ge=0, le=THREADS_MAX
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -49,7 +51,7 @@ class InterferenceJob(Table):
 class InterferenceMix(Table):
     """The other jobs on the host's CPU."""
 
-    jobs: tuple[InterferenceJob, ...] = option((), "The jobs, as `{profile = \"pbzip2\", threads = 45}`.")
+    jobs: tuple[InterferenceJob, ...] = option((), 'The jobs, as `{profile = "pbzip2", threads = 45}`.')
     threads: Int | None = option(
         None,
         "Threads of all jobs together, in the proportion that jobs gives. Unset: as jobs says.",

@@ -59,6 +59,8 @@ def _children(root: Schema, prefix: str, table: Schema) -> list[str]:
                 parts += _kind(root, dotted, kind, _follow(root, {"$ref": reference_}))
         elif child is not None and "properties" in child:
             parts += [f"### [{dotted}]\n", f"{_meaning(root, field)}\n", _rows(root, child)]
+        elif "items" in field and (entry := _table_of(root, field["items"])) is not None:
+            parts += [f"### [[{dotted}]]\n", f"{_meaning(root, field)} Each entry has:\n", _rows(root, entry)]
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -96,8 +97,9 @@ def conditions(
     idle = core_share(host, Interference(), Mitigations(), victim_threads, reserved_cores)
     state = memory_state(host, interference, mitigations, cores, characters)
     base = memory_state(host, Interference(), Mitigations(), idle, characters)
+    slowed = math.prod(found.inflation for found in interference.measured)
     return HostConditions(
-        inflation={kind: state.instruction_ns[kind] / base.instruction_ns[kind] for kind in characters},
+        inflation={kind: slowed * state.instruction_ns[kind] / base.instruction_ns[kind] for kind in characters},
         stall=cores.stall,
         counters=_counters(state, base, cores),
         device_path_ratio=1.0 + host.device_path_memory_share * (state.dram_ns / base.dram_ns - 1.0),

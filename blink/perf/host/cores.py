@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from blink.common.units import NS_PER_S
 from blink.perf.host.interference import Interference, Mitigations
+from blink.perf.host.measured import MeasuredWork
 from blink.perf.host.profile import HostProfile
 from blink.perf.host.stall import StallDistribution, StallSource
 
@@ -16,8 +18,8 @@ class CoreShare:
 
     `competitors` is the mean number of other runnable user threads on a core of the engine, `kernel_busy` the share of
     time in which kernel work of the other jobs holds it, `migrations_per_s` counts per second of work, and
-    `oversubscription` is runnable threads per hardware thread of those the engine may use; `rival_weight` the scheduler's weight of a competitor over
-    the engine's.
+    `oversubscription` is runnable threads per hardware thread of those the engine may use;
+    `rival_weight` the scheduler's weight of a competitor over the engine's.
     """
 
     available: float
@@ -52,6 +54,7 @@ def core_share(
     turns = StallSource(
         "slices", NS_PER_S / host.slice_ns * weight if rivals else 0.0, rivals * host.slice_ns, host.slice_ns, imbalance
     )
+    found = [_measured(work) for work in interference.measured]
     moved = 0.0 if mitigations.pinning else host.migration_share * (kernel.rate_per_s + turns.rate_per_s)
     owned = reserved_cores or host.thread_count
     return CoreShare(
@@ -68,8 +71,14 @@ def core_share(
         wakeup_ns=host.wakeup_ns,
         wakeup_preempts=1.0 - min(1.0, (1.0 - host.wakeup_preempts_share) * weight),
         migrations_per_s=moved,
-        stall=StallDistribution(tuple(source for source in (noise, kernel, turns) if source.load > 0.0)),
+        stall=StallDistribution(tuple(source for source in (noise, kernel, turns, *found) if source.load > 0.0)),
     )
+
+
+def _measured(work: MeasuredWork) -> StallSource:
+    lengths = work.stall_lengths_ns
+    mean = math.fsum(lengths) / len(lengths) if lengths else 0.0
+    return StallSource("measured", work.stalls_per_s, mean, lengths_ns=lengths)
 
 
 def _competitors(host: HostProfile, interference: Interference, victim_threads: int, reserved_cores: int) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from blink.common.errors import InputError
+from blink.perf.host.measured import MeasuredWork
 from blink.perf.profile import Constant, constant, load_profile, typed_values
 
 Placement = Literal["spread", "near"]
@@ -55,6 +56,7 @@ class Interference:
 
     jobs: tuple[Job, ...] = ()
     placement: Placement = "spread"
+    measured: tuple[MeasuredWork, ...] = ()
 
     @property
     def threads(self) -> float:

@@ -17,7 +17,7 @@ class StallSource:
 
     `rate_per_s` counts per second of CPU time. A length is exponential with `mean_ns`, or, where `slice_ns` is not 0,
     `slice_ns` times the number of competitors that take their turn: the mean rounded down or up at random, so
-    that the mean holds, and one more or one less each with probability `imbalance`.
+    that the mean holds, and one more or one less each with probability `imbalance`. With `lengths_ns`: one of those.
     """
 
     name: str
@@ -25,6 +25,7 @@ class StallSource:
     mean_ns: float
     slice_ns: int = 0
     imbalance: float = 0.0
+    lengths_ns: tuple[float, ...] = ()
 
     @property
     def load(self) -> float:
@@ -33,6 +34,8 @@ class StallSource:
 
     def length_ns(self, rng: np.random.Generator) -> float:
         """One interruption."""
+        if self.lengths_ns:
+            return self.lengths_ns[int(rng.integers(len(self.lengths_ns)))]
         if not self.slice_ns:
             return float(rng.exponential(self.mean_ns))
         return float(competitors(self.mean_ns / self.slice_ns, self.imbalance, rng) * self.slice_ns)
@@ -83,7 +86,7 @@ class StallDistribution:
         for source in self.sources:
             counts = rng.poisson(source.rate_per_s * cpu_ns / NS_PER_S)
             hit = np.repeat(np.arange(len(cpu_ns)), counts)
-            if source.slice_ns:
+            if source.slice_ns or source.lengths_ns:
                 lengths = np.array([source.length_ns(rng) for _ in hit], np.float64)
             else:
                 lengths = rng.exponential(source.mean_ns, len(hit))
@@ -97,7 +100,7 @@ class StallDistribution:
         for source in self.sources:
             if at < source.load:
                 # Long ones are found more often. What is left of an exponential length is exponential again.
-                if not source.slice_ns:
+                if not source.slice_ns and not source.lengths_ns:
                     return float(rng.exponential(source.mean_ns))
                 return max(source.mean_ns, source.length_ns(rng)) * float(rng.random())
             at -= source.load
