@@ -135,6 +135,7 @@ def _blink(result: RunResult, done: dict[str, I64]) -> dict[str, Any]:
         },
         "wait_share": {name: _share(getattr(scheduler, counter), duration_ns) for name, (counter, _) in WAITS.items()},
         "limited_by": limited_by(scheduler, duration_ns),
+        "accounts": accounts(result, done),
         "notes": list(result.notes),
         "counters": dict(sorted(result.counters.items())),
     }
@@ -156,6 +157,20 @@ def refusal_reasons(reasons: Iterable[str]) -> dict[str, int]:
         )
         counts["".join(next(spans) if part == "\0" else part for part in re.split("(\0)", form))] = len(rows)
     return counts
+
+
+def accounts(result: RunResult, done: dict[str, I64]) -> dict[str, float | None]:
+    """Power, energy and cost of the run, and per output token and request completed; empty if nobody accounted."""
+    if not result.accounts:
+        return {}
+    requests, tokens = len(done["sent_ns"]), int(done["output_tokens"].sum())
+    joules, dollars = result.accounts["energy_j"], result.accounts["cost_usd"]
+    return {
+        **result.accounts,
+        "energy_mj_per_token": 1e3 * joules / tokens if tokens else None,
+        "energy_j_per_request": joules / requests if requests else None,
+        "cost_usd_per_million_tokens": 1e6 * dollars / tokens if tokens else None,
+    }
 
 
 def _statuses(result: RunResult) -> dict[str, int]:

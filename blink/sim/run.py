@@ -23,6 +23,7 @@ from blink.frontend.slot_tracker import SlotTracker
 from blink.frontend.submission import Submitter
 from blink.frontend.token_reader import PollSchedule, TokenReader
 from blink.perf.admission import request_rows
+from blink.perf.energy import account
 from blink.perf.plant import Plant
 from blink.sim.client import Clients
 from blink.sim.clock import Clock
@@ -64,6 +65,7 @@ def simulate(
         partial = model.run(progress, stop)
         notes += [f"outside a profile's range: {line}" for line in plant.step.range_violations(model.observed())]
         result = model.result(load_notes(requests) + notes, partial)
+        result.accounts = account(scenario, result)
         if recorder:
             slots = model.slots
             counts = {"free": slots.free_count, "in_use": slots.in_use_count, "recovering": slots.recovering_count}

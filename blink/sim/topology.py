@@ -7,13 +7,15 @@ import networkx as nx
 from blink.common.config import Scenario
 from blink.common.errors import InputError
 from blink.common.units import transfer_ns
+from blink.perf.host.scenario import host_conditions
 from blink.perf.link import LinkProfile
 
 
 def topology(scenario: Scenario) -> nx.DiGraph[str]:
     """Nodes are devices; an edge is one direction of a hop with `latency_ns` and `bandwidth_bytes_per_s`.
 
-    `links.background` takes a share of a hop's bandwidth away, `links.extra_latency_ns` makes it longer.
+    `links.background` takes a share of a hop's bandwidth away, `links.extra_latency_ns` makes it longer. A hop that is
+    shared with the host feels the other jobs' traffic to memory: `HostConditions.device_path_ratio`.
     Raises InputError for a hop that the link profile does not have.
     """
     profile = LinkProfile.load(scenario.links.profile)
@@ -24,10 +26,12 @@ def topology(scenario: Scenario) -> nx.DiGraph[str]:
                 raise InputError(
                     f"links.{field}.{name}: no such hop in {profile.name}; its hops are {', '.join(names)}"
                 )
+    felt = host_conditions(scenario, victim_threads=1).device_path_ratio
     graph: nx.DiGraph[str] = nx.DiGraph()
     for hop in profile.hops:
         left = 1.0 - scenario.links.background.get(hop.name, 0.0)
-        latency = hop.latency_ns + scenario.links.extra_latency_ns.get(hop.name, 0)
+        inside = round(hop.latency_ns * felt) if hop.shared else hop.latency_ns
+        latency = inside + scenario.links.extra_latency_ns.get(hop.name, 0)
         bandwidth = max(1, int(hop.bandwidth_bytes_per_s * left))
         for source, target in ((hop.source, hop.target), (hop.target, hop.source)):
             graph.add_edge(source, target, name=hop.name, latency_ns=latency, bandwidth_bytes_per_s=bandwidth)

@@ -8,14 +8,31 @@ import pytest
 
 from blink.common.errors import InputError
 from blink.perf.dpu import DpuProfile
+from blink.perf.energy import PowerProfile, PriceProfile
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
+from blink.perf.host.interference import InterfererProfile
+from blink.perf.host.operation import OpCharacter
+from blink.perf.host.profile import HostProfile
+from blink.perf.host_engine import HostEngineProfile
 from blink.perf.link import LinkProfile
 from blink.perf.profile import CONSTANT_KINDS, PROFILE_KINDS, RANGED_KINDS, Constant, list_profiles, load_profile
 from blink.perf.shape import ModelShape
 
 SHIPPED = [(kind, name) for kind in PROFILE_KINDS for name in list_profiles(kind)]
-TYPED = {"gpu": GpuProfile, "model": ModelShape, "engine": EngineProfile, "dpu": DpuProfile, "link": LinkProfile}
+TYPED = {
+    "gpu": GpuProfile,
+    "model": ModelShape,
+    "engine": EngineProfile,
+    "dpu": DpuProfile,
+    "link": LinkProfile,
+    "host-engine": HostEngineProfile,
+    "host": HostProfile,
+    "operation": OpCharacter,
+    "interferer": InterfererProfile,
+    "power": PowerProfile,
+    "price": PriceProfile,
+}
 
 
 def constants_of(kind: str, name: str) -> list[Constant]:
