@@ -1,14 +1,15 @@
-"""`blink run`: one scenario, simulated."""
+"""`blink run`: one scenario, simulated or served by the native scheduler."""
 
 from __future__ import annotations
 
 import argparse
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from blink.common.errors import InputError
 
@@ -17,25 +18,38 @@ if TYPE_CHECKING:
     from blink.common.config.scenario import Scenario
     from blink.common.results import RunResult
     from blink.report.rundir import RunDir
+    from blink.workload.requests import Requests
 
 EXIT_INTERRUPTED = 130
 RANGE_NOTE = "outside a profile's range"
 """How a note begins that says a constant was used where it was not measured."""
 
+_TIME_SCALE = (
+    "every time of the trace is multiplied by X; with --backend native every time of the run is, and 0 is as fast as "
+    "it goes"
+)
 TRACE_OPTIONS = {
     "dialect": ("NAME", "dialect of the trace (default: recognised by its columns)"),
     "limit": ("N", "use the first N requests of the trace"),
     "rate_scale": ("X", "requests arrive X times as often; pauses inside a session stay"),
-    "time_scale": ("X", "every time of the trace is multiplied by X"),
+    "time_scale": ("X", _TIME_SCALE),
 }
+BACKENDS = ("sim", "native")
 
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     verb = verbs.add_parser(
-        "run", help="simulate a scenario", description="Simulate a scenario and print what came of it."
+        "run", help="simulate or serve a scenario", description="Run a scenario and print what came of it."
     )
     verb.add_argument("scenario", metavar="SCENARIO", help="scenario TOML file")
+    verb.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        default="sim",
+        help="sim: simulate (the default); native: serve it in real time with the device scheduler, compiled for the "
+        "host, in a process of its own",
+    )
     verb.add_argument("--trace", metavar="FILE", help="requests from this trace, in place of the scenario's own")
     for name, (metavar, text) in TRACE_OPTIONS.items():
         verb.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
@@ -70,7 +84,7 @@ def execute(options: argparse.Namespace) -> int:
         scenario = _whole_trace(scenario, options.set)
     folder = RunDir.prepare(options.out) if options.out else None
     try:
-        result = _simulated(scenario, folder, show_progress=not options.no_progress)
+        result = _run(scenario, folder, _backend(options), show_progress=not options.no_progress)
         if options.strict:
             _refuse_out_of_range(result, folder)
         summary = folder.write(result) if folder else summarize(result)
@@ -88,7 +102,7 @@ def _overrides(options: argparse.Namespace) -> list[Override]:
     overrides: list[Override] = []
     if options.trace is not None:
         overrides.append(("--trace", f"workload.trace={inline({'file': options.trace})}"))
-    for name in TRACE_OPTIONS:
+    for name in _trace_options(options):
         value = getattr(options, name)
         if value is not None:
             overrides.append((f"--{name.replace('_', '-')}", f"workload.trace.{name}={value}"))
@@ -108,7 +122,7 @@ def _check_trace_options(options: argparse.Namespace) -> None:
     """An option about the trace needs a trace: say so, rather than that a field of the scenario is missing."""
     from blink.common.config.load import read_toml
 
-    given = [f"--{name.replace('_', '-')}" for name in TRACE_OPTIONS if getattr(options, name) is not None]
+    given = [f"--{name.replace('_', '-')}" for name in _trace_options(options) if getattr(options, name) is not None]
     if not given or options.trace is not None or any(text.startswith("workload") for text in options.set):
         return
     workload = read_toml(Path(options.scenario)).get("workload", {})
@@ -116,15 +130,51 @@ def _check_trace_options(options: argparse.Namespace) -> None:
         raise InputError(f"{given[0]}: {options.scenario} has no trace: give --trace FILE as well")
 
 
-def _simulated(scenario: Scenario, folder: RunDir | None, show_progress: bool) -> RunResult:
+def _trace_options(options: argparse.Namespace) -> list[str]:
+    """Options that change the scenario's trace; in real time the scale is the run's, not the trace's."""
+    return [name for name in TRACE_OPTIONS if name != "time_scale" or options.backend == "sim"]
+
+
+class _Backend(Protocol):
+    def __call__(
+        self,
+        scenario: Scenario,
+        requests: Requests,
+        *,
+        trace_path: Path | None,
+        progress: Callable[[int, int, int], None] | None,
+        stop: Callable[[], bool] | None,
+    ) -> RunResult: ...
+
+
+def _backend(options: argparse.Namespace) -> _Backend:
+    if options.backend == "sim":
+        from blink.sim.run import simulate
+
+        return simulate
+    from blink.hw.native.run import serve
+
+    return partial(serve, time_scale=_time_scale(options.time_scale))
+
+
+def _time_scale(text: str | None) -> float:
+    try:
+        scale = 1.0 if text is None else float(text)
+    except ValueError:
+        scale = -1.0
+    if not 0 <= scale < float("inf"):
+        raise InputError(f"--time-scale: {text!r} is not allowed; allowed: a number from 0 (as fast as it goes)")
+    return scale
+
+
+def _run(scenario: Scenario, folder: RunDir | None, backend: _Backend, show_progress: bool) -> RunResult:
     from blink.report.progress import progress_bar
-    from blink.sim.run import simulate
     from blink.workload.build import build_load, load_notes
 
     scenario, requests = build_load(scenario)
     trace_path = folder.trace_path(scenario.trace.format) if folder else None
     with progress_bar(scenario.name, show_progress) as progress, _stop_on_interrupt() as stop:
-        result = simulate(scenario, requests, trace_path=trace_path, progress=progress, stop=stop.asked)
+        result = backend(scenario, requests, trace_path=trace_path, progress=progress, stop=stop.asked)
     result.notes += [note for note in load_notes(requests) if note not in result.notes]
     return result
 

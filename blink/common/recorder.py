@@ -233,7 +233,7 @@ class Recorder:
             stream.drop(count)
 
     def close(self, slots: dict[str, int], *, complete: bool, idle_status_reads: int, dropped_by_gpu: int = 0) -> None:
-        """Write what is left and the footer. `dropped_by_gpu` counts rows of the gpu that never reached the recorder."""
+        """Write what is left and the footer. `dropped_by_gpu` counts rows that never got here."""
         self.flush(np.iinfo(np.int64).max)
         events = {actor.label: count for actor, count in self._seq.items()}
         dropped = {Actor.FRONTEND.label: 0, Actor.GPU.label: dropped_by_gpu}

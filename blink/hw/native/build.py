@@ -48,7 +48,7 @@ def require_compiler() -> str:
 
 
 def cache_folder() -> Path:
-    """Where libraries are kept: $BLINK_CACHE, or `blink` in the user's cache; a folder of this process if unwritable."""
+    """Where libraries are kept: $BLINK_CACHE, or `blink` in the user's cache; a temporary folder if that fails."""
     chosen = os.environ.get("BLINK_CACHE")
     base = os.environ.get("XDG_CACHE_HOME")
     folder = Path(chosen) if chosen else (Path(base) if base else Path.home() / ".cache") / "blink"

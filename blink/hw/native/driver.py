@@ -12,8 +12,8 @@ from blink.common.events import Event
 from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.results import I64, Outcome, WeightedValues
-from blink.common.states import SLOT_COUNT, SlotState, SlotStatus
-from blink.frontend.operations import Region
+from blink.common.states import SLOT_COUNT, SlotStatus
+from blink.frontend.operations import Region, Write
 from blink.frontend.prompt_area import PromptArea
 from blink.frontend.request_tracker import RequestTracker
 from blink.frontend.slot_tracker import SlotTracker
@@ -74,7 +74,7 @@ class Frontend:
         self._last_token_ns = np.zeros(SLOT_COUNT, np.int64)
         self._ranged = np.zeros(SLOT_COUNT, np.int64)  # tokens of a slot that tokens_read rows have named
         self._by_slot: dict[int, Request] = {}
-        self.by_life: dict[tuple[int, int], Request] = {}
+        self._by_life: dict[tuple[int, int], Request] = {}
         self._gaps: list[I64] = []
         self._together = 0  # tokens that came with the one before
         self._slotless_since: int | None = None
@@ -86,6 +86,10 @@ class Frontend:
     def in_ring_count(self) -> int:
         """Requests that hold a slot."""
         return len(self._tracker)
+
+    def request_of(self, slot: int, generation: int) -> Request | None:
+        """The request that has, or had, a generation of a slot."""
+        return self._by_life.get((slot, generation))
 
     def receive(self, request: Request) -> str | None:
         """Take a request in; the reason if it is refused. Its prompt is made here, as a tokenizer would."""
@@ -113,14 +117,14 @@ class Frontend:
         counters.postings += 1
         counters.submissions += len(burst.submitted)
         counters.slots_in_use_max = max(counters.slots_in_use_max, self.slots.in_use_count)
-        requests = [self._assign(*item, now) for item in burst.submitted]
+        requests = [self._assign(submission, slot, now) for submission, slot, _ in burst.submitted]
         self._write(burst, requests)
         return True
 
-    def _assign(self, submission: Submission, slot: int, descriptor: object, now: int) -> Request:
+    def _assign(self, submission: Submission, slot: int, now: int) -> Request:
         request = self._waiting.pop(submission.request_id)
         request.assigned_ns, request.slot, request.generation = now, slot, self.slots.generation(slot)
-        self._by_slot[slot] = self.by_life[slot, request.generation] = request
+        self._by_slot[slot] = self._by_life[slot, request.generation] = request
         self._slot_seed[slot] = self._seeds.pop(submission.request_id)
         self._slot_eos[slot] = request.eos_at
         self._ranged[slot] = 0
@@ -129,7 +133,7 @@ class Frontend:
         return request
 
     def _write(self, burst: Burst, requests: list[Request]) -> None:
-        """Carry out the WRITEs; a control word is published when its WRITE is carried out, hardly after `published_ns`."""
+        """Carry out the WRITEs; `published_ns` is just before the control words are stored."""
         for submission, slot, descriptor in burst.submitted:
             self._tracker.submitted(slot, descriptor)
             self._row(
@@ -146,10 +150,10 @@ class Frontend:
                     self._move(Event.SUBMIT, request, now, request.generation)
             self._carry_out(write)
 
-    def _carry_out(self, write: object) -> None:
+    def _carry_out(self, write: Write) -> None:
         self.counters.writes += 1
-        self.counters.bytes_written += write.size_bytes  # type: ignore[attr-defined]
-        self._instance.write(write)  # type: ignore[arg-type]
+        self.counters.bytes_written += write.size_bytes
+        self._instance.write(write)
 
     def _note_slotless(self, now: int) -> None:
         starved = len(self._submitter) > 0 and not self.slots.free_count
@@ -272,8 +276,8 @@ class Frontend:
     def _row(self, event: Event, request: Request, **more: int) -> None:
         if self._rec:
             self._rec.reader.add(
-                event=event, t_ns=self._now(), slot=request.slot, generation=request.generation, epoch=self._epoch % 256,
-                request_id=request.request_id, **more,
+                event=event, t_ns=self._now(), slot=request.slot, generation=request.generation,
+                epoch=self._epoch % 256, request_id=request.request_id, **more,
             )  # fmt: skip
 
     def _move(self, event: Event, request: Request, now: int, generation: int) -> None:
@@ -299,6 +303,3 @@ def nap(next_ns: int | None, now_ns: int, quiet_cycles: int, in_ring_count: int)
         time.sleep(min(left_s, 0.005))
     elif quiet_cycles > 8:
         time.sleep(min(left_s, 0.00005))
-
-
-__all__ = ["Counters", "Frontend", "SlotState", "nap"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class Library:
             raise RuntimeError(f"{path} was compiled for another layout of the ring: regenerate ring_layout.h")
         self.dtypes = self._dtypes()
 
-    def __getattr__(self, name: str) -> Any:  # the functions that __init__ sets
+    def __getattr__(self, name: str) -> Callable[..., Any]:  # for type checkers: __init__ sets the functions
         raise AttributeError(name)
 
     def _dtypes(self) -> dict[str, np.dtype[np.void]]:

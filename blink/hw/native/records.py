@@ -23,6 +23,7 @@ from blink.common.request import Request
 from blink.common.results import I64
 from blink.hw.native.instance import Records
 
+Columns = dict[str, I64]
 _GRAPHS = (int(Event.GRAPH_LAUNCHED), int(Event.GRAPH_DONE))
 _NO_SLOT = (*_GRAPHS, int(Event.RELAUNCHED))
 _LIFE_SHIFT = 24  # (slot, generation) as one number
@@ -34,17 +35,15 @@ class RecordReader:
     """Rows of the gpu in the order of its records. `request_of` gives the request of (slot, generation)."""
 
     def __init__(
-        self, recorder: Recorder | None, request_of: Callable[[int, int], Request | None], start_ns: int
+        self, recorder: Recorder | None, request_of: Callable[[int, int], Request | None], start_ns: int = 0
     ) -> None:
         self._recorder, self._request_of, self.start_ns = recorder, request_of, start_ns
         self._instance = 0
         self._prefilled_ns = NOTHING  # end of the last prefill
         self.last_ns = 0  # time of the last record
 
-    def take(self, records: Records) -> None:
-        """Take in drained records: rows of the trace, and times of requests."""
-        if not records.size:
-            return
+    def take(self, records: Records) -> Columns:
+        """Take in drained records, at least one: rows of the trace (which it returns) and times of requests."""
         columns = self._columns(records)
         self.last_ns = int(columns["t_ns"][-1])
         self._tell_requests(columns)
@@ -53,8 +52,9 @@ class RecordReader:
             rows = stream.reserve(records.size)
             for name, values in columns.items():
                 stream.columns[name][rows] = values
+        return columns
 
-    def _columns(self, records: Records) -> dict[str, I64]:
+    def _columns(self, records: Records) -> Columns:
         what = records["what"].astype(np.int64)
         ctl = records["ctl"]
         event = what & 0xFF
@@ -103,7 +103,7 @@ class RecordReader:
             ids.append(NOTHING if request is None else request.request_id)
         return np.array(ids, np.int64)[positions]
 
-    def _tell_requests(self, columns: dict[str, I64]) -> None:
+    def _tell_requests(self, columns: Columns) -> None:
         """Times that only the gpu knows: claimed, prefilled, first token stored; blocks; pauses."""
         event = columns["event"]
         done = (event == Event.GRAPH_DONE) & (columns["graph"] == GraphKind.PREFILL)

@@ -7,10 +7,12 @@ import json
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from time import CLOCK_MONOTONIC, clock_gettime_ns
 
 import numpy as np
 
 from blink.common.config import Scenario
+from blink.common.errors import InputError
 from blink.common.layout import layout_hash
 from blink.common.recorder import Recorder
 from blink.common.request import Request, request_table
@@ -20,7 +22,7 @@ from blink.common.trace import TraceHeader, open_writer
 from blink.hw.native.clients import RealClients
 from blink.hw.native.driver import Frontend, nap
 from blink.hw.native.instance import Instance
-from blink.hw.native.library import Library, load_library
+from blink.hw.native.library import load_library
 from blink.hw.native.process import SchedulerProcess, Stop, default_threads
 from blink.hw.native.records import RecordReader
 from blink.hw.native.settings import Durations, NativeSettings
@@ -42,6 +44,11 @@ _CHECK_NS = 20_000_000
 _KV_BLOCKS_MAX = 1 << 22
 
 
+def monotonic_ns() -> int:
+    """The clock that the scheduler's process reads, too."""
+    return clock_gettime_ns(CLOCK_MONOTONIC)
+
+
 def serve(
     scenario: Scenario,
     requests: Requests,
@@ -55,10 +62,12 @@ def serve(
 ) -> RunResult:
     """Serve these requests with the scheduler in a process of its own.
 
-    Every time of the scenario (arrivals, patience, durations of graphs) is multiplied by `time_scale`; 0 is as fast as it
-    goes. `progress(ended, total, now_ns)` is called now and then; once `stop()` is true the run ends early and its
+    Every time of the scenario (arrivals, patience, durations of graphs) is multiplied by `time_scale`; 0 is as fast as
+    it goes. `progress(ended, total, now_ns)` is called now and then; once `stop()` is true the run ends early and its
     result is partial. `threads` scan the ring; `flags` go to the compiler. Raises InputError for what cannot run.
     """
+    if scenario.system.kind != "blink":
+        raise InputError(f"backend native: system.kind = {scenario.system.kind!r} is not allowed; allowed: 'blink'")
     plant = Plant.of(scenario)
     asked = output_tokens_asked(scenario, requests)
     rows, refusals, notes = request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked)
@@ -117,9 +126,8 @@ class NativeRun:
         time_scale: float,
     ) -> None:
         self._scenario, self._rows, self._refusals, self._instance = scenario, rows, refusals, instance
-        self._library: Library = instance.library
         self._rec = recorder
-        self._start_ns = self._library.now_ns()
+        self._start_ns = monotonic_ns()
         arrivals = scenario.workload.arrivals
         concurrency = arrivals.concurrency if arrivals is not None and arrivals.kind == "closed-loop" else None
         patience = cancel_after_ns(scenario, load)
@@ -132,7 +140,7 @@ class NativeRun:
             burst_max=frontend.submissions_per_burst_max,
             queue_max=frontend.queue_max,
         )  # fmt: skip
-        self._records = RecordReader(recorder, self._request_of, self._start_ns)
+        self._records = RecordReader(recorder, self.frontend.request_of)
         self._partial = False
         self._lost = False  # the scheduler died: its last records may be missing
         self._notes: list[str] = []
@@ -140,17 +148,14 @@ class NativeRun:
 
     def now(self) -> int:
         """Nanoseconds since the start of the run."""
-        return int(self._library.now_ns()) - self._start_ns
-
-    def _request_of(self, slot: int, generation: int) -> Request | None:
-        return self.frontend.by_life.get((slot, generation))
+        return monotonic_ns() - self._start_ns
 
     # --- the loop ---
 
     def go(self, process: SchedulerProcess, progress: Progress | None, stop: Callable[[], bool] | None) -> None:
         """Serve until every request is over and every slot is free again, or until something ends the run early."""
         process.wait_until_up()
-        self._start_ns = self._records.start_ns = self._library.now_ns()
+        self._start_ns = self._records.start_ns = monotonic_ns()
         checked_ns, quiet = 0, 0
         while self.clients.open_count or self.frontend.in_ring_count:
             busy = self._cycle()
@@ -178,8 +183,7 @@ class NativeRun:
             reason = self._refusals.get(request.request_id) or self.frontend.receive(request)
             if reason is not None:
                 self._refuse(request, reason)
-        while self.frontend.post():
-            busy = True
+        busy = self.frontend.post() or busy  # one burst, so that what arrives meanwhile is read before the next
         for request in self.clients.hanging_up(self.now()):
             if request.outcome is Outcome.UNFINISHED:
                 busy = True
@@ -245,7 +249,7 @@ class NativeRun:
                 f"{counters.wrong_tokens} tokens are not those that the engine sampled: the ring is broken",
             ]
         if state["trace_dropped"]:
-            notes = [*notes, f"{state['trace_dropped']} events of the scheduler were dropped: the trace proves nothing"]
+            notes = [*notes, f"{state['trace_dropped']} events of the scheduler were dropped from the trace"]
         sent = table["sent_ns"][table["sent_ns"] >= 0]
         start = int(sent.min()) if sent.size else 0
         end = max(int(table["last_token_ns"].max(initial=0)), int(sent.max(initial=0)))
