@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from blink.common.policy import kv_blocks_needed
@@ -23,6 +24,18 @@ class Load(Protocol):
     def source_row(self) -> I64: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a request must keep to: tokens of the context, of a prompt, of an output; KV blocks."""
+
+    context_tokens: int
+    prompt_tokens_max: int
+    prompt_rule: str  # in words, for a refusal
+    output_tokens_max: int
+    block_tokens: int
+    block_count: int
+
+
 def request_rows(
     plant: Plant, output_capacity_tokens: int, load: Load, asked: I64
 ) -> tuple[list[Request], dict[int, str], list[str]]:
@@ -32,18 +45,10 @@ def request_rows(
     """
     context = plant.context_tokens
     longest = min(context - 1, plant.prefill_table.fallback.sequence)
-    rows, refusals, cut = [], {}, 0
-    columns = (load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.source_row.tolist(), asked.tolist())
-    for index, (prompt, eos_at, source_row, wanted) in enumerate(zip(*columns, strict=True)):
-        most = min(wanted, context - prompt, output_capacity_tokens)
-        if prompt > longest:
-            refusals[index] = f"the prompt has {prompt} tokens, the context holds {longest} and one of output"
-        else:
-            need = kv_blocks_needed(prompt, most, plant.limits.block_tokens)
-            if need > plant.memory.kv_block_count:
-                refusals[index] = f"needs {need} KV blocks, the GPU has {plant.memory.kv_block_count}"
-        cut += most < wanted and index not in refusals
-        rows.append(Request(index, source_row, prompt, eos_at, max(most, 1), -1))
+    rule = f"the context holds {longest} and one of output"
+    blocks = plant.memory.kv_block_count
+    bounds = Bounds(context, longest, rule, output_capacity_tokens, plant.limits.block_tokens, blocks)
+    rows, refusals, cut = bounded_rows(bounds, load, asked)
     notes = []
     if cut:
         notes.append(
@@ -51,3 +56,20 @@ def request_rows(
             f"and the output capacity of a slot ({output_capacity_tokens} tokens) hold"
         )
     return rows, refusals, notes
+
+
+def bounded_rows(bounds: Bounds, load: Load, asked: I64) -> tuple[list[Request], dict[int, str], int]:
+    """The requests, why some will be refused, and how many others had their output cut."""
+    rows, refusals, cut = [], {}, 0
+    columns = (load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.source_row.tolist(), asked.tolist())
+    for index, (prompt, eos_at, source_row, wanted) in enumerate(zip(*columns, strict=True)):
+        most = min(wanted, bounds.context_tokens - prompt, bounds.output_tokens_max)
+        if prompt > bounds.prompt_tokens_max:
+            refusals[index] = f"the prompt has {prompt} tokens, {bounds.prompt_rule}"
+        else:
+            need = kv_blocks_needed(prompt, most, bounds.block_tokens)
+            if need > bounds.block_count:
+                refusals[index] = f"needs {need} KV blocks, the GPU has {bounds.block_count}"
+        cut += most < wanted and index not in refusals
+        rows.append(Request(index, source_row, prompt, eos_at, max(most, 1), -1))
+    return rows, refusals, cut

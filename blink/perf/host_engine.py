@@ -52,6 +52,7 @@ class HostEngineProfile:
     captured_batch_max: int = constant("sequences", 1)
     captured_tokens_max: int = constant("tokens", 0)  # steps with prompts up to here are captured in pieces
     captured_kernel_share: float = constant("ratio", 0, 1)  # kernels of such a step that the CPU still launches
+    reserve_prompt: bool = constant("flag", 0, 1)  # admit only if the whole prompt fits, not merely its first chunk
     watermark_share: float = constant("ratio", 0, 1)  # KV blocks kept free when a request is admitted
     reserved_bytes: int = constant("bytes", 0)  # GPU memory beside weights, activations and KV blocks
     ratio_initial: float = constant("ratio", 0, 1, default=1.0)  # of the output that admission still reserves

@@ -7,7 +7,7 @@ has the residuals).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from blink.common.errors import InputError
@@ -52,16 +52,15 @@ class StepParts:
     all_reduce_ns: float
 
     @property
+    def sum_ns(self) -> float:
+        """The parts together."""
+        busy = self.gemm_ns + self.attention_ns + self.elementwise_ns + self.sampling_ns
+        return busy + self.floor_ns + self.all_reduce_ns
+
+    @property
     def total_ns(self) -> int:
         """The step's duration, rounded to the nearest nanosecond."""
-        return round(
-            self.gemm_ns
-            + self.attention_ns
-            + self.elementwise_ns
-            + self.sampling_ns
-            + self.floor_ns
-            + self.all_reduce_ns
-        )
+        return round(self.sum_ns)
 
 
 class StepModel:
@@ -74,6 +73,7 @@ class StepModel:
     __slots__ = (
         "_decode_base",
         "_kv_q32",
+        "_mixed_base",
         "_prefill",
         "dtype_bytes",
         "engine",
@@ -99,6 +99,7 @@ class StepModel:
         self.engine = engine if engine is not None else EngineProfile.load(DEFAULT_ENGINE)
         self._decode_base: dict[int, int] = {}
         self._prefill: dict[tuple[int, int], int] = {}
+        self._mixed_base: dict[tuple[int, int], float] = {}
         # A live KV token costs the same wherever it is, so a step is one multiply beyond its base.
         self._kv_q32 = round(max(self._kv_token_ns()) * (1 << 32))
 
@@ -116,6 +117,27 @@ class StepModel:
         if found is None:
             found = self._prefill[batch, sequence] = self.prefill_breakdown(batch, sequence).total_ns
         return found
+
+    def mixed_ns(self, decode_rows: int, kv_tokens: int, prefill_chunks: Sequence[tuple[int, int]]) -> int:
+        """Duration of one step without padding: rows that decode, and chunks of prompts, given as (new, context) tokens.
+
+        The products see all tokens together, the output head one row for each row and chunk; attention of the rows and
+        of the chunks run one after the other. Without chunks it is `decode_ns`, without rows and context `prefill_ns`
+        of the same sequences. Raises InputError if there is nothing to compute.
+        """
+        if not prefill_chunks:
+            _at_least("decode_rows", decode_rows, 1)
+            return self.decode_ns(decode_rows, kv_tokens)
+        tokens, rows = decode_rows + sum(new for new, _ in prefill_chunks), decode_rows + len(prefill_chunks)
+        try:
+            base = self._mixed_base[tokens, rows]
+        except KeyError:
+            parts = self._parts(tokens, rows, 0.0, 0.0)
+            base = self._mixed_base[tokens, rows] = parts.sum_ns
+        bytes_ns, flops_ns = self._kv_token_ns()
+        read = sum(new + context for new, context in prefill_chunks)
+        pairs = sum(new * context + new * (new + 1) // 2 for new, context in prefill_chunks)
+        return round(base + max(read * bytes_ns, pairs * flops_ns) + kv_tokens * max(bytes_ns, flops_ns))
 
     def decode_breakdown(self, batch: int, kv_tokens: int) -> StepParts:
         """The parts of `decode_ns`: padded rows cost products and sampling, live KV tokens cost attention."""
@@ -142,7 +164,7 @@ class StepModel:
         )
 
     def _parts(self, tokens: int, rows: int, attention_bytes_ns: float, attention_flops_ns: float) -> StepParts:
-        kernel_count = self._kernel_count()
+        kernel_count = self.kernel_count()
         products = [(gemm.count, *self._gemm_ns(gemm)) for gemm in self._gemms(tokens, rows)]
         return StepParts(
             gemm_bytes_ns=sum(count * memory for count, memory, _ in products),
@@ -207,7 +229,8 @@ class StepModel:
         floor = engine.elementwise_kernels_per_layer * self.gpu.kernel_floor_ns
         return shape.layer_count * max(0.0, self._bytes_ns(tokens * moved) - floor)
 
-    def _kernel_count(self) -> int:
+    def kernel_count(self) -> int:
+        """Kernels of one step."""
         moe = self.shape.expert_count > 0
         per_layer = self.engine.kernels_per_layer_moe if moe else self.engine.kernels_per_layer
         return self.shape.layer_count * per_layer + self.engine.kernels_outside

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path as FilePath
 
 from blink.common.config import Scenario
+from blink.common.config.system import HostDrivenSystem
 from blink.common.errors import InputError
 from blink.common.layout import layout_hash
 from blink.common.recorder import Recorder
@@ -28,18 +27,14 @@ from blink.perf.plant import Plant
 from blink.sim.client import Clients
 from blink.sim.clock import Clock
 from blink.sim.dpu import Cores, Dpu
+from blink.sim.engines.run import simulate_engine
 from blink.sim.gpu import Gpu, GpuSettings
+from blink.sim.run_loop import CHUNK_BYTES, Progress, drain, request_bytes, run_digest
 from blink.sim.token_path import ReadCosts, TextCosts, TokenPath
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
 from blink.workload.requests import Requests
 from blink.workload.streams import Stream, generator
-
-Progress = Callable[[int, int, int], None]
-_EVENTS_BETWEEN_CHECKS = 64
-_REQUEST_BYTES_A_TOKEN = 4  # text of a prompt on its way from the client, about four characters a token
-_CHUNK_BYTES = 256  # one server-sent event
-_HTTP_BYTES = 512
 
 
 def simulate(
@@ -52,10 +47,14 @@ def simulate(
 ) -> RunResult:
     """Simulate a scenario on these requests.
 
-    Writes the transition trace to `trace_path` if given (renamed into place at the end). `progress(ended, total,
+    `scenario.system.kind` says which serving stack. Writes the trace (of slot transitions; of requests and steps for a
+    host-driven engine) to `trace_path` if given (renamed into place at the end). `progress(ended, total,
     now_ns)` is called now and then; once `stop()` is true the run ends early and its result is marked partial.
     Raises InputError for what cannot run.
     """
+    system = scenario.system
+    if isinstance(system, HostDrivenSystem):
+        return simulate_engine(scenario, system, requests, trace_path=trace_path, progress=progress, stop=stop)
     plant = Plant.of(scenario)
     asked = output_tokens_asked(scenario, requests)
     rows, refusals, notes = request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked)
@@ -120,7 +119,7 @@ class Model:
             workers,
             plant.dpu.sse_chunk_ns,
             plant.dpu.detokenize_ns(1),
-            to_client.one_way_ns(_CHUNK_BYTES),
+            to_client.one_way_ns(CHUNK_BYTES),
         )
         self.path = TokenPath(env, ring, self.gpu, reader, schedule, read, text, by_slot, recorder, stepwise=stepwise)
         self.gpu.listener = self.path
@@ -149,7 +148,7 @@ class Model:
             request.outcome = Outcome.REFUSED
             self.clients.ended(request, self._env.now)
             return
-        self.dpu.receive(request, _HTTP_BYTES + _REQUEST_BYTES_A_TOKEN * request.prompt_tokens)
+        self.dpu.receive(request, request_bytes(request.prompt_tokens))
 
     def _refuse(self, request: Request, reason: str) -> None:
         self._refusals[request.request_id] = reason
@@ -162,24 +161,13 @@ class Model:
 
     def run(self, progress: Progress | None, stop: Callable[[], bool] | None) -> bool:
         """Let time pass until nothing is left to happen; True if it was stopped before."""
-        env, total = self._env, len(self._rows)
-        env.process(self.gpu.run())
-        env.process(self.clients.run())
-        step, queue = env.step, env._queue
-        while queue:
-            for _ in range(_EVENTS_BETWEEN_CHECKS):
-                if not queue:
-                    break
-                step()
-            if self._rec and self._rec.due():
-                self._rec.flush(min(self.gpu.rows_from_ns, self.path.rows_from_ns))
-            if progress:
-                progress(total - self.clients.open, total, env.now)
-            if stop and stop():
-                return True
-        if self.clients.open:
-            raise RuntimeError(f"the model is stuck: {self.clients.open} requests never ended")
-        return False
+        self._env.process(self.gpu.run())
+        self._env.process(self.clients.run())
+        return drain(self._env, self.clients, len(self._rows), progress, stop, self._flush)
+
+    def _flush(self) -> None:
+        if self._rec and self._rec.due():
+            self._rec.flush(min(self.gpu.rows_from_ns, self.path.rows_from_ns))
 
     def observed(self) -> dict[str, tuple[int, int]]:
         """What was asked of the step model."""
@@ -242,16 +230,12 @@ def _read_costs(plant: Plant, to_gpu: Path, from_gpu: Path) -> ReadCosts:
 def _recorder(scenario: Scenario, load: Requests, trace_path: FilePath | None) -> Recorder | None:
     if trace_path is None:
         return None
-    resolved = scenario.resolved()
-    digest = hashlib.blake2b(json.dumps(resolved, sort_keys=True).encode(), digest_size=8)
-    for column in (load.arrival_ns, load.prompt_tokens, load.output_tokens):
-        digest.update(column.tobytes())
     header = TraceHeader(
-        run=digest.hexdigest(),
+        run=run_digest(scenario, load),
         backend="sim",
         seed=scenario.seed,
         layout_hash=layout_hash(),
-        configuration=resolved,
+        configuration=scenario.resolved(),
         clock=VIRTUAL_CLOCK,
         token_reads=scenario.trace.token_reads,
     )

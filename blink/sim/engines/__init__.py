@@ -1,0 +1,1 @@
+"""Host-driven serving engines: continuous batching on host threads, one SimPy event an iteration."""

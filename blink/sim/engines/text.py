@@ -1,0 +1,97 @@
+"""From the engine core's output message to bytes at the clients: hops, detokenizing, streaming, in queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from blink.perf.host.operation import HostOp
+from blink.perf.host_engine import HostEngineProfile
+from blink.sim.engines.host import HostThread
+from blink.sim.engines.sequence import Sequence
+from blink.sim.token_path import InterTokenGaps
+
+
+@dataclass(frozen=True, slots=True)
+class TextThreads:
+    """Who turns tokens into text. Without a detokenizer of its own, the server's one thread does both."""
+
+    server: HostThread
+    detokenizer: HostThread | None = None
+
+
+class TextPath:
+    """Takes one message a step. Sequences of a message are served in its order, by one thread."""
+
+    def __init__(self, profile: HostEngineProfile, threads: TextThreads, delivery_ns: int) -> None:
+        self._profile, self._threads, self._delivery_ns = profile, threads, delivery_ns
+        self.gaps = InterTokenGaps()
+        self._rows: list[Sequence] = []  # of the last messages, all alike
+        self._messages = 0
+        self._start_ns = self._cost_ns = 0
+
+    def send(self, sent_ns: int, members: list[Sequence]) -> None:
+        """The core sends one token for each member now. The same list again means the same members."""
+        if not members:
+            return
+        start, cost = self._serve(sent_ns, len(members))
+        if members is not self._rows:
+            self.settle()
+            self._each(members, start, cost)
+            self._rows = members
+            self._messages = 0
+        else:
+            self._again(start, cost)
+        self._start_ns, self._cost_ns = start, cost
+
+    def _serve(self, sent_ns: int, count: int) -> tuple[int, int]:
+        """When the server starts on a message, and how long it takes."""
+        profile, threads = self._profile, self._threads
+        ready = sent_ns + profile.ipc_hop_ns
+        text_ns = profile.detokenize_ns + count * profile.detokenize_ns_per_sequence
+        cost = threads.server.run(HostOp.STREAM_OUT, profile.stream_ns + count * profile.stream_ns_per_sequence)
+        if threads.detokenizer is None:
+            cost += threads.server.run(HostOp.DETOKENIZE, text_ns)
+        else:
+            taken = threads.detokenizer.run(HostOp.DETOKENIZE, text_ns)
+            ready = threads.detokenizer.reserve(ready, taken) + taken + profile.ipc_hop_ns
+        return threads.server.reserve(ready, cost), cost
+
+    def _again(self, start: int, cost: int) -> None:
+        gap, count = start - self._start_ns, len(self._rows)
+        if cost == self._cost_ns:
+            self.gaps.add(gap, count)
+        else:
+            places = np.arange(1, count + 1)
+            self.gaps.add_all(gap + cost * places // count - self._cost_ns * places // count)
+        self._messages += 1
+
+    def _each(self, members: list[Sequence], start: int, cost: int) -> None:
+        count, gaps = len(members), []
+        for place, sequence in enumerate(members, 1):
+            written = start + cost * place // count
+            if sequence.delivered:
+                gaps.append(written - sequence.written_ns)
+            else:
+                request = sequence.request
+                request.read_ns, request.written_ns = start, written
+                request.first_token_ns = written + self._delivery_ns
+            sequence.written_ns = written
+            sequence.delivered += 1
+        if gaps:
+            self.gaps.add_all(np.array(gaps, np.int64))
+
+    def settle(self) -> None:
+        """Bring counts and times of the members up to date."""
+        if not self._messages:
+            return
+        count = len(self._rows)
+        for place, sequence in enumerate(self._rows, 1):
+            sequence.written_ns = self._start_ns + self._cost_ns * place // count
+            sequence.delivered += self._messages
+        self._messages = 0
+
+    def last_token_ns(self, sequence: Sequence) -> int:
+        """When the client has the sequence's last token that was sent (call `settle` before)."""
+        return sequence.written_ns + self._delivery_ns
