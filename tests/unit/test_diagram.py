@@ -9,7 +9,7 @@ from collections import Counter
 import networkx
 import pytest
 
-from blink.common.diagram import docs_path, states_svg
+from blink.report.diagram import docs_path, states_svg
 from blink.common.protocol_tables import TABLES, filled_page
 from blink.common.states import OWNER, SlotState
 from blink.common.transitions import LEGAL_TRIPLES, TRANSITIONS
@@ -18,12 +18,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_checked_in_picture_is_up_to_date() -> None:
-    assert (docs_path() / "states.svg").read_text(encoding="utf-8") == states_svg(), "python -m blink.common.diagram"
+    assert (docs_path() / "states.svg").read_text(encoding="utf-8") == states_svg(), "python -m blink.report.diagram"
 
 
 def test_the_checked_in_page_is_up_to_date_and_has_every_table() -> None:
     page = (docs_path() / "protocol.md").read_text(encoding="utf-8")
-    assert filled_page(page) == page, "python -m blink.common.diagram"
+    assert filled_page(page) == page, "python -m blink.report.diagram"
     assert sorted(re.findall(r"<!-- generated: (\w+) -->", page)) == sorted(TABLES)
 
 

@@ -1,7 +1,8 @@
 """Draws docs/states.svg, the states of a slot and its transitions, and fills the generated tables of docs/protocol.md.
 
-Run `python -m blink.common.diagram` after a change of the tables; a test compares the checked-in files with this text.
-Boxes stand where a person put them; every arrow, name, colour and owner comes from the protocol's tables.
+Run `python -m blink.report.diagram` after a change of the tables; a test compares the checked-in files with this text.
+The state graph is a networkx graph made from the protocol's table; boxes stand where a person put them, and every
+arrow, name, colour and owner comes from the graph.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
+
+import networkx as nx
 
 from blink.common.protocol_tables import filled_page
 from blink.common.states import OWNER, Actor, SlotState, SlotStatus
@@ -96,8 +99,20 @@ _STYLE = """\
 """
 
 
+def state_graph() -> nx.MultiDiGraph[SlotState]:
+    """States as nodes with their `owner`; an edge for each (transition, source state), keyed by id, with its `row`."""
+    graph: nx.MultiDiGraph[SlotState] = nx.MultiDiGraph()
+    for state in SlotState:
+        graph.add_node(state, owner=OWNER[state])
+    for row in TRANSITIONS:
+        for source in row.sources:
+            graph.add_edge(source, row.target, key=row.id, row=row)
+    return graph
+
+
 def states_svg() -> str:
     """The whole picture. Raises KeyError if a state or a transition has no place in it yet."""
+    graph = state_graph()
     size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
     return "\n".join(
         [
@@ -108,16 +123,11 @@ def states_svg() -> str:
             f"<defs>{_head(Actor.FRONTEND)}{_head(Actor.GPU)}</defs>",
             f'<rect class="page" width="{_WIDTH}" height="{_HEIGHT}"/>',
             *_legend(),
-            *(_arrow(source, target) for source, target in _edges()),
-            *(_state(state) for state in SlotState),
+            *(_arrow(graph, source, target) for source, target in dict.fromkeys(graph.edges())),
+            *(_state(state, graph.nodes[state]["owner"]) for state in graph),
             "</svg>\n",
         ]
     )
-
-
-def _edges() -> list[tuple[SlotState, SlotState]]:
-    """Each (from, to) once, in the order of the table."""
-    return list(dict.fromkeys((source, row.target) for row in TRANSITIONS for source in row.sources))
 
 
 def _description() -> str:
@@ -148,9 +158,8 @@ def _legend() -> list[str]:
     return lines
 
 
-def _state(state: SlotState) -> str:
-    box = _BOXES[state]
-    owner = OWNER[state].label
+def _state(state: SlotState, actor: Actor) -> str:
+    box, owner = _BOXES[state], actor.label
     left, top = box.x - box.width // 2, box.y - box.height // 2
     note = f"{state.value} · {owner}"
     if state == S.DECODE_COMPLETED:
@@ -164,8 +173,8 @@ def _state(state: SlotState) -> str:
     )
 
 
-def _arrow(source: SlotState, target: SlotState) -> str:
-    rows = [row for row in TRANSITIONS if source in row.sources and row.target == target]
+def _arrow(graph: nx.MultiDiGraph[SlotState], source: SlotState, target: SlotState) -> str:
+    rows = [edge["row"] for edge in graph.get_edge_data(source, target).values()]
     route, actor = _ROUTES[source, target], rows[0].actor.label
     x, y = route.label
     labels = [
