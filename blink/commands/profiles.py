@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    verb = verbs.add_parser("profiles", help="list or print the profiles of models, GPUs, engines, DPUs and links")
+    verb = verbs.add_parser("profiles", help="list or print the profiles of models, GPUs, hosts, links and the rest")
     actions = verb.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="names of the shipped profiles")
-    listing.add_argument("kind", metavar="KIND", nargs="?", help="gpu, model, engine, dpu or link (default: all)")
+    listing.add_argument("kind", metavar="KIND", nargs="?", help="such as gpu or host (default: all kinds)")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(execute=_list)
     show = actions.add_parser("show", help="every constant of a profile, with unit, kind and source")
-    show.add_argument("kind", metavar="KIND", help="gpu, model, engine, dpu or link")
+    show.add_argument("kind", metavar="KIND", help="such as gpu or host; `blink profiles list` has all")
     show.add_argument("name", metavar="NAME", help="name of a shipped profile, or the path of a TOML file")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(execute=_show)
@@ -36,7 +36,7 @@ def _list(options: argparse.Namespace) -> int:
         return 0
     for kind, profiles in found.items():
         for name, description in profiles.items():
-            print(f"{kind:<7} {name:<15} {description}")
+            print(f"{kind:<11} {name:<18} {description}")
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -57,16 +57,12 @@ class StallDistribution:
     """All sources of interruptions of one condition of the host."""
 
     sources: tuple[StallSource, ...] = ()
+    rate_per_s: float = field(init=False)  # interruptions per second of CPU time
+    load: float = field(init=False)  # stall time per time of work: work of c takes c (1 + load) on average
 
-    @property
-    def rate_per_s(self) -> float:
-        """Interruptions per second of CPU time."""
-        return math.fsum(source.rate_per_s for source in self.sources)
-
-    @property
-    def load(self) -> float:
-        """Expected stall time per time of work; work of c takes c (1 + load) on average."""
-        return math.fsum(source.load for source in self.sources)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate_per_s", math.fsum(source.rate_per_s for source in self.sources))
+        object.__setattr__(self, "load", math.fsum(source.load for source in self.sources))
 
     def sample_ns(self, cpu_ns: float, rng: np.random.Generator) -> float:
         """Stall time that hits a stretch of `cpu_ns` of work."""
