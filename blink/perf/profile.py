@@ -27,6 +27,7 @@ PROFILE_KINDS = (
     "engine",
     "dpu",
     "link",
+    "message",
     "host-engine",
     "host",
     "operation",

@@ -23,13 +23,14 @@ from blink.frontend.submission import Submitter
 from blink.frontend.token_reader import PollSchedule, TokenReader
 from blink.perf.admission import request_rows
 from blink.perf.energy import account
+from blink.perf.message import MessageProfile
 from blink.perf.plant import Plant
 from blink.sim.client import Clients
 from blink.sim.clock import Clock
 from blink.sim.dpu import Cores, Dpu
 from blink.sim.engines.run import simulate_engine
 from blink.sim.gpu import Gpu, GpuSettings
-from blink.sim.run_loop import CHUNK_BYTES, Progress, drain, request_bytes, run_digest
+from blink.sim.run_loop import Progress, drain, run_digest
 from blink.sim.token_path import ReadCosts, TextCosts, TokenPath
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
@@ -91,6 +92,7 @@ class Model:
     ) -> None:
         self._scenario, self._plant, self._rows, self._refusals, self._rec = scenario, plant, rows, refusals, recorder
         self._env = env = Clock()
+        self._messages = MessageProfile.load()
         stepwise = scenario.run.mode == "step"
         graph = topology(scenario)
         to_dpu, to_client = Path(graph, "client", "dpu"), Path(graph, "dpu", "client")
@@ -119,7 +121,7 @@ class Model:
             workers,
             plant.dpu.sse_chunk_ns,
             plant.dpu.detokenize_ns(1),
-            to_client.one_way_ns(CHUNK_BYTES),
+            to_client.one_way_ns(self._messages.chunk_bytes),
         )
         self.path = TokenPath(env, ring, self.gpu, reader, schedule, read, text, by_slot, recorder, stepwise=stepwise)
         self.gpu.listener = self.path
@@ -148,7 +150,7 @@ class Model:
             request.outcome = Outcome.REFUSED
             self.clients.ended(request, self._env.now)
             return
-        self.dpu.receive(request, request_bytes(request.prompt_tokens))
+        self.dpu.receive(request, self._messages.request_bytes(request.prompt_tokens))
 
     def _refuse(self, request: Request, reason: str) -> None:
         self._refusals[request.request_id] = reason

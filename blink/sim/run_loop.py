@@ -1,4 +1,4 @@
-"""What every model of a serving stack shares: sizes of messages, the loop over events, the digest that names a run."""
+"""What every model of a serving stack shares: the loop over events, the digest that names a run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ from blink.sim.clock import Clock
 from blink.workload.requests import Requests
 
 Progress = Callable[[int, int, int], None]
-CHUNK_BYTES = 256  # one server-sent event
 _EVENTS_BETWEEN_CHECKS = 64
-_REQUEST_BYTES_A_TOKEN = 4  # text of a prompt on its way from the client, about four characters a token
-_HTTP_BYTES = 512
-
-
-def request_bytes(prompt_tokens: int) -> int:
-    """Size of a request on its way from the client."""
-    return _HTTP_BYTES + _REQUEST_BYTES_A_TOKEN * prompt_tokens
 
 
 def drain(

@@ -16,6 +16,7 @@ from blink.perf.host.operation import OpCharacter
 from blink.perf.host.profile import HostProfile
 from blink.perf.host_engine import HostEngineProfile
 from blink.perf.link import LinkProfile
+from blink.perf.message import MessageProfile
 from blink.perf.profile import CONSTANT_KINDS, PROFILE_KINDS, RANGED_KINDS, Constant, list_profiles, load_profile
 from blink.perf.shape import ModelShape
 
@@ -26,6 +27,7 @@ TYPED = {
     "engine": EngineProfile,
     "dpu": DpuProfile,
     "link": LinkProfile,
+    "message": MessageProfile,
     "host-engine": HostEngineProfile,
     "host": HostProfile,
     "operation": OpCharacter,

@@ -12,6 +12,7 @@ from blink.common.request import Request, request_table
 from blink.common.results import Outcome, RunResult
 from blink.perf.admission import Bounds, bounded_rows
 from blink.perf.host.scenario import host_conditions
+from blink.perf.message import MessageProfile
 from blink.sim.client import Clients
 from blink.sim.clock import Clock
 from blink.sim.engines import sglang, trtllm, vllm
@@ -24,7 +25,7 @@ from blink.sim.engines.plant import EnginePlant
 from blink.sim.engines.sequence import Sequence
 from blink.sim.engines.server import Server, ServerThreads
 from blink.sim.engines.text import TextPath, TextThreads
-from blink.sim.run_loop import CHUNK_BYTES, Progress, drain, request_bytes, run_digest
+from blink.sim.run_loop import Progress, drain, run_digest
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
 from blink.workload.requests import Requests
@@ -72,6 +73,7 @@ class EngineModel:
         self._plant = plant = EnginePlant.of(scenario, system)
         self._layout = layout = LAYOUTS[system.kind]
         self._env = env = Clock()
+        self._messages = MessageProfile.load()
         asked = output_tokens_asked(scenario, load)
         self._rows, self._refusals, self._cut = bounded_rows(_bounds(plant), load, asked)
         self.recorder = None
@@ -98,7 +100,7 @@ class EngineModel:
         loop = thread(Stream.API_SERVER)
         detokenizer = thread(Stream.DETOKENIZER) if layout.detokenizer_process else None
         tokenizer = thread(Stream.TOKENIZER) if layout.tokenizer_thread else None
-        self.text = TextPath(profile, TextThreads(loop, detokenizer), to_client.one_way_ns(CHUNK_BYTES))
+        self.text = TextPath(profile, TextThreads(loop, detokenizer), to_client.one_way_ns(self._messages.chunk_bytes))
         self.server = Server(
             self._env, profile, ServerThreads(loop, tokenizer), to_host, plant.limits.block_tokens, self.text,
             self.recorder,
@@ -119,7 +121,7 @@ class EngineModel:
             request.outcome = Outcome.REFUSED
             self.clients.ended(request, self._env.now)
             return
-        self.server.receive(request, request_bytes(request.prompt_tokens))
+        self.server.receive(request, self._messages.request_bytes(request.prompt_tokens))
 
     def run(self, progress: Progress | None, stop: Callable[[], bool] | None) -> bool:
         """Let time pass until nothing is left to happen; True if it was stopped before."""
