@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,6 @@ from blink.sim.engines.lifecycle import LifecycleRecorder
 from blink.sim.engines.sequence import Place, Sequence
 
 Process = Generator[simpy.Event, object, None]
-Send = Callable[[int, list[Sequence], list[Sequence]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,38 @@ class CoreSettings:
 
     overlap: bool
     cuda_graphs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """What a step costs the core's thread under the host's conditions, interruptions apart.
+
+    Operations that follow one another without a wait are one stretch: their costs add up.
+    """
+
+    form_ns: float  # schedule, build inputs
+    form_ns_per_sequence: float
+    form_ns_per_token: float
+    launch_ns: float
+    kernel_launch_ns: float
+    collect_ns: float  # synchronise and copy, update, send
+    collect_ns_per_sequence: float
+
+    @classmethod
+    def of(cls, profile: HostEngineProfile, thread: HostThread) -> StepCosts:
+        """The profile's costs, each at the pace of its kind."""
+        schedule, build, launch = (thread.factor(k) for k in (HostOp.SCHEDULE, HostOp.BUILD_INPUTS, HostOp.LAUNCH))
+        sync, message = thread.factor(HostOp.SYNC_COPY), thread.factor(HostOp.IPC)
+        return cls(
+            form_ns=schedule * profile.schedule_ns + build * profile.prepare_ns,
+            form_ns_per_sequence=schedule * profile.schedule_ns_per_sequence + build * profile.prepare_ns_per_sequence,
+            form_ns_per_token=build * profile.prepare_ns_per_token,
+            launch_ns=launch * profile.launch_ns,
+            kernel_launch_ns=launch * profile.kernel_launch_ns,
+            collect_ns=sync * profile.sync_ns + schedule * profile.update_ns + message * profile.output_ns,
+            collect_ns_per_sequence=schedule * profile.update_ns_per_sequence
+            + message * profile.output_ns_per_sequence,
+        )
 
 
 class Sink(Protocol):
@@ -63,6 +94,7 @@ class EngineCore:
     ) -> None:
         self._env, self._profile, self._times, self._batching = env, profile, times, batching
         self._thread, self._settings, self._sink, self._rec = thread, settings, sink, recorder
+        self._costs = StepCosts.of(profile, thread)
         self._kernels = times.kernel_count()
         self._captured = default_decode_batches(profile.captured_batch_max)
         self._alarm = Alarm(env)
@@ -77,11 +109,6 @@ class EngineCore:
         self.last_end_ns = 0
         self.steps = 0
         self.counters = SchedulerCounters(kv_blocks_total=batching.pool.total, batch_limit=batching.limits.seqs_max)
-
-    @property
-    def busy_ns(self) -> int:
-        """Time that its thread has worked."""
-        return self._thread.busy_ns
 
     # --- messages from the server ---
 
@@ -157,19 +184,16 @@ class EngineCore:
 
     def _launch(self, step: Step, at_ns: int) -> int:
         """Schedule, build inputs, launch: when the thread is through with it."""
-        profile, thread = self._profile, self._thread
-        rows, tokens = len(step.rows), step.chunk_tokens
-        count = rows + len(step.chunks)
-        at_ns += thread.run(HostOp.SCHEDULE, profile.schedule_ns + count * profile.schedule_ns_per_sequence)
-        inputs_ns = profile.prepare_ns + count * profile.prepare_ns_per_sequence
-        at_ns += thread.run(HostOp.BUILD_INPUTS, inputs_ns + tokens * profile.prepare_ns_per_token)
+        profile, thread, costs = self._profile, self._thread, self._costs
+        rows, tokens = len(step.rows), step.chunk_tokens if step.chunks else 0
+        forming_ns = costs.form_ns + (rows + len(step.chunks)) * costs.form_ns_per_sequence
         captured = not step.chunks and self._settings.cuda_graphs and rows <= profile.captured_batch_max
         gpu_ns = self._gpu_ns(step, captured)
+        at_ns += thread.work(forming_ns + tokens * costs.form_ns_per_token + costs.launch_ns)
         step.launched_ns = at_ns
-        at_ns += thread.run(HostOp.LAUNCH, profile.launch_ns)
         step.started_ns = max(at_ns, self._gpu_free_ns)
         if not captured:
-            at_ns += thread.run(HostOp.LAUNCH, self._own_launches(rows + tokens) * profile.kernel_launch_ns)
+            at_ns += thread.work(self._own_launches(rows + tokens) * costs.kernel_launch_ns)
         # A GPU that runs dry between two launches is as late as the last launch.
         step.done_ns = max(step.started_ns + gpu_ns, at_ns)
         self._count(step, gpu_ns)
@@ -196,15 +220,14 @@ class EngineCore:
 
     def _collect(self, at_ns: int) -> tuple[int, Step]:
         """Wait for the oldest step, take its tokens in, send them: when the message is out."""
-        profile, thread = self._profile, self._thread
+        thread, costs = self._thread, self._costs
         step = self._flying.popleft()
         if step.done_ns > at_ns:
-            at_ns = step.done_ns + thread.wakeup()
-        count = len(step.rows) + sum(chunk.last for chunk in step.chunks)
-        at_ns += thread.run(HostOp.SYNC_COPY, profile.sync_ns)
-        at_ns += thread.run(HostOp.SCHEDULE, profile.update_ns + count * profile.update_ns_per_sequence)
-        at_ns += thread.run(HostOp.IPC, profile.output_ns + count * profile.output_ns_per_sequence)
-        return at_ns, step
+            at_ns += thread.spin(step.done_ns - at_ns)
+        count = len(step.rows)
+        if step.chunks:
+            count += sum(chunk.last for chunk in step.chunks)
+        return at_ns + thread.work(costs.collect_ns + count * costs.collect_ns_per_sequence), step
 
     def _finish(self, step: Step) -> None:
         """The step's tokens are out: blocks of those that ended are free, their text is on its way."""

@@ -11,6 +11,7 @@ from blink.common.lifecycle import LifeHeader, LifeWriter
 from blink.common.request import Request, request_table
 from blink.common.results import Outcome, RunResult
 from blink.perf.admission import Bounds, bounded_rows
+from blink.perf.energy import account
 from blink.perf.host.scenario import host_conditions
 from blink.perf.message import MessageProfile
 from blink.sim.client import Clients
@@ -49,6 +50,7 @@ def simulate_engine(
     try:
         partial = model.run(progress, stop)
         result = model.result(partial)
+        result.accounts = account(scenario, result)
         if model.recorder:
             model.recorder.close(complete=not partial)
     except BaseException:
@@ -73,6 +75,7 @@ class EngineModel:
         self._plant = plant = EnginePlant.of(scenario, system)
         self._layout = layout = LAYOUTS[system.kind]
         self._env = env = Clock()
+        self._threads: list[HostThread] = []
         self._messages = MessageProfile.load()
         asked = output_tokens_asked(scenario, load)
         self._rows, self._refusals, self._cut = bounded_rows(_bounds(plant), load, asked)
@@ -94,7 +97,8 @@ class EngineModel:
         plant, layout, seed = self._plant, self._layout, self._scenario.seed
 
         def thread(stream: Stream) -> HostThread:
-            return HostThread(host, generator(seed, stream))
+            self._threads.append(HostThread(host, generator(seed, stream)))
+            return self._threads[-1]
 
         profile = plant.profile
         loop = thread(Stream.API_SERVER)
@@ -157,8 +161,7 @@ class EngineModel:
                 "preemptions": self.batching.preemptions,
                 "recomputed_tokens": self.batching.recomputed_tokens,
                 "cached_tokens": self.batching.cached_tokens,
-                "core_busy_ns": self.core.busy_ns,
-                "server_busy_ns": self.server.busy_ns,
+                "host_cpu_ns": sum(thread.busy_ns for thread in self._threads),
             },
         )
 

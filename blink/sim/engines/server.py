@@ -47,11 +47,6 @@ class Server:
         self.ended: Callable[[Request, int], None] = lambda request, at_ns: None
         self._sequences: dict[int, Sequence] = {}
 
-    @property
-    def busy_ns(self) -> int:
-        """Time that its thread has worked."""
-        return self._threads.loop.busy_ns
-
     def receive(self, request: Request, size_bytes: int) -> None:
         """A client sends a request now."""
         profile, loop = self._profile, self._threads.loop

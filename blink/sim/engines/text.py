@@ -21,11 +21,34 @@ class TextThreads:
     detokenizer: HostThread | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TextCosts:
+    """What a message costs, under the host's conditions, interruptions apart."""
+
+    text_ns: float
+    text_ns_per_sequence: float
+    stream_ns: float
+    stream_ns_per_sequence: float
+
+    @classmethod
+    def of(cls, profile: HostEngineProfile, threads: TextThreads) -> TextCosts:
+        """The profile's costs, each at the pace of its kind."""
+        text = (threads.detokenizer or threads.server).factor(HostOp.DETOKENIZE)
+        stream = threads.server.factor(HostOp.STREAM_OUT)
+        return cls(
+            text * profile.detokenize_ns,
+            text * profile.detokenize_ns_per_sequence,
+            stream * profile.stream_ns,
+            stream * profile.stream_ns_per_sequence,
+        )
+
+
 class TextPath:
     """Takes one message a step. Sequences of a message are served in its order, by one thread."""
 
     def __init__(self, profile: HostEngineProfile, threads: TextThreads, delivery_ns: int) -> None:
         self._profile, self._threads, self._delivery_ns = profile, threads, delivery_ns
+        self._costs = TextCosts.of(profile, threads)
         self.gaps = InterTokenGaps()
         self._rows: list[Sequence] = []  # of the last messages, all alike
         self._messages = 0
@@ -47,15 +70,16 @@ class TextPath:
 
     def _serve(self, sent_ns: int, count: int) -> tuple[int, int]:
         """When the server starts on a message, and how long it takes."""
-        profile, threads = self._profile, self._threads
-        ready = sent_ns + profile.ipc_hop_ns
-        text_ns = profile.detokenize_ns + count * profile.detokenize_ns_per_sequence
-        cost = threads.server.run(HostOp.STREAM_OUT, profile.stream_ns + count * profile.stream_ns_per_sequence)
+        threads, costs = self._threads, self._costs
+        ready = sent_ns + self._profile.ipc_hop_ns
+        text_ns = costs.text_ns + count * costs.text_ns_per_sequence
+        stream_ns = costs.stream_ns + count * costs.stream_ns_per_sequence
         if threads.detokenizer is None:
-            cost += threads.server.run(HostOp.DETOKENIZE, text_ns)
+            cost = threads.server.work(text_ns + stream_ns)
         else:
-            taken = threads.detokenizer.run(HostOp.DETOKENIZE, text_ns)
-            ready = threads.detokenizer.reserve(ready, taken) + taken + profile.ipc_hop_ns
+            cost = threads.server.work(stream_ns)
+            taken = threads.detokenizer.work(text_ns)
+            ready = threads.detokenizer.reserve(ready, taken) + taken + self._profile.ipc_hop_ns
         return threads.server.reserve(ready, cost), cost
 
     def _again(self, start: int, cost: int) -> None:
