@@ -62,8 +62,8 @@ class TeamBarrier {
 // Runs stub graphs: on a thread of its own, or on the leader's as it polls.
 class HostEngine {
  public:
-  explicit HostEngine(const Block &block) : block_(block) {
-    launched_.store(block.state().graph_sequence, std::memory_order_relaxed);
+  explicit HostEngine(const Block &block)
+      : block_(block), launched_(block.state().graph_sequence), done_(block.state().graph_sequence) {
     if (block.config().engine_thread) thread_ = std::thread([this] { serve(); });
   }
 
@@ -100,7 +100,6 @@ class HostEngine {
   }
 
   void serve() {
-    done_ = launched_.load(std::memory_order_acquire);
     for (uint32_t tries = 0; !closing_.load(std::memory_order_acquire); ++tries) {
       const uint64_t before = done_, now_ns = monotonic_ns();
       run_if_due(now_ns);
@@ -119,9 +118,9 @@ class HostEngine {
   static constexpr uint64_t kCloseNs = 200000, kNapNs = 20000;
   static constexpr uint32_t kYields = 200;
   const Block block_;
-  std::atomic<uint64_t> launched_{0}, due_ns_{0};
+  std::atomic<uint64_t> launched_, due_ns_{0};
   std::atomic<bool> closing_{false};
-  uint64_t done_ = 0;  // of the thread that runs graphs
+  uint64_t done_;  // of the thread that runs graphs
   std::thread thread_;
 };
 
