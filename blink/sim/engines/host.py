@@ -50,12 +50,13 @@ class HostThread:
     drawn ahead, many at once; how the work is cut into operations changes nothing.
     """
 
-    __slots__ = ("_conditions", "_cpu_ns", "_factor", "_free_ns", "_rng", "_stall_at", "_stalls", "busy_ns")
+    __slots__ = ("_conditions", "_cpu_ns", "_factor", "_free_ns", "_rng", "_stall_at", "_stalls", "_turn_ns", "busy_ns")
 
     def __init__(self, conditions: Conditions, rng: np.random.Generator) -> None:
         self._conditions, self._rng = conditions, rng
         self._factor = {kind: conditions.inflation[kind] for kind in HostOp}
         self._free_ns = 0
+        self._turn_ns = 0  # of the last piece of work that was queued
         self._cpu_ns = 0.0
         self._stalls: list[tuple[float, float]] = []  # (CPU time, length), the next one last
         self._stall_at = float("inf")
@@ -99,7 +100,19 @@ class HostThread:
         if ready_ns >= start:
             start = ready_ns + self.wakeup()
         self._free_ns = start + duration_ns
+        self._turn_ns = duration_ns
         return start
+
+    def interleave(self, ready_ns: int, duration_ns: int) -> int:
+        """When work starts that an event loop takes up between two pieces of its backlog: it waits for one piece.
+
+        What is queued behind it comes later by its duration; what was handed over before keeps its time, though.
+        """
+        start = self._free_ns
+        if ready_ns >= start:
+            return self.reserve(ready_ns, duration_ns)
+        self._free_ns += duration_ns
+        return min(start, ready_ns + self._turn_ns)
 
     def _draw(self) -> None:
         """The next interruptions: exponential gaps, each of a source in proportion to its rate."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from blink.common.states import SlotStatus
 from blink.common.request import Request
+from blink.common.states import SlotStatus
 
 
 class Place(IntEnum):

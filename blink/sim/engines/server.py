@@ -57,12 +57,12 @@ class Server:
         tokenizer = self._threads.tokenizer
         if tokenizer is None:
             tokenize_ns = loop.run(HostOp.TOKENIZE, tokens_ns)
-            start = loop.reserve(arrived, parse_ns + tokenize_ns + message_ns)
+            start = loop.interleave(arrived, parse_ns + tokenize_ns + message_ns)
             request.accepted_ns = start + parse_ns
             request.tokenized_ns = request.accepted_ns + tokenize_ns + message_ns
         else:
             tokenize_ns = tokenizer.run(HostOp.TOKENIZE, tokens_ns)
-            request.accepted_ns = loop.reserve(arrived, parse_ns + message_ns) + parse_ns
+            request.accepted_ns = loop.interleave(arrived, parse_ns + message_ns) + parse_ns
             start = tokenizer.reserve(request.accepted_ns, tokenize_ns)
             request.tokenized_ns = start + tokenize_ns + message_ns
         request.assigned_ns = request.tokenized_ns  # there are no slots to wait for
