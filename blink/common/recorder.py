@@ -38,9 +38,9 @@ class Columns:
 class Stream:
     """A growing block of rows of one actor's thread; columns that are not set stay at -1."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor, rows: int = _INITIAL_ROWS) -> None:
         self.count = 0
-        self._capacity = _INITIAL_ROWS
+        self._capacity = rows
         self._actor = actor
         self.columns = {c.name: np.full(self._capacity, NOTHING, c.dtype) for c in _WRITTEN}
         self.columns["actor"].fill(actor)
@@ -83,11 +83,11 @@ class Stream:
 class Recorder:
     """The streams and the file. All times are nanoseconds of one clock that both actors read."""
 
-    def __init__(self, writer: TraceWriter, *, reads_each: bool) -> None:
+    def __init__(self, writer: TraceWriter, *, reads_each: bool, initial_rows: int = _INITIAL_ROWS) -> None:
         self.reads_each = reads_each
-        self.gpu = Stream(Actor.GPU)
-        self.reader = Stream(Actor.FRONTEND)
-        self.submitter = Stream(Actor.FRONTEND)
+        self.gpu = Stream(Actor.GPU, initial_rows)
+        self.reader = Stream(Actor.FRONTEND, initial_rows)
+        self.submitter = Stream(Actor.FRONTEND, initial_rows)
         self._writer = writer
         self._streams = (self.gpu, self.reader, self.submitter)
         self._seq = {Actor.FRONTEND: 0, Actor.GPU: 0}

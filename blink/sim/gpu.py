@@ -18,15 +18,14 @@ import numpy as np
 import simpy
 
 from blink.common import policy
-from blink.common.events import Event
+from blink.common.events import Event, GraphKind
 from blink.common.layout import GENERATION_MASK, GENERATION_SHIFT, TOKEN_COUNT_MASK, TOKEN_COUNT_SHIFT
-from blink.common.policy import Action, Blocked, GraphTable, Pending
+from blink.common.policy import Action, Blocked, Decision, GraphShape, GraphTable, Pending
 from blink.common.recorder import Columns, Recorder
 from blink.common.request import Request
 from blink.common.results import I64, SchedulerCounters
 from blink.common.ring import Ring
 from blink.common.states import SlotState, SlotStatus
-from blink.perf.gpu import GpuProfile
 from blink.perf.observed import RangeTracker
 from blink.sim.clock import Alarm, Clock
 
@@ -42,6 +41,29 @@ class StepTimes(Protocol):
     def prefill_ns(self, batch: int, sequence: int) -> int: ...
 
 
+class LoopCosts(Protocol):
+    """What the scheduler's loop costs, in nanoseconds (blink.perf.gpu.GpuProfile)."""
+
+    @property
+    def scan_ns(self) -> int: ...
+    @property
+    def launch_ns(self) -> int: ...
+    @property
+    def completion_ns(self) -> int: ...
+    @property
+    def publish_ns(self) -> int: ...
+    @property
+    def publish_per_slot_ns(self) -> int: ...
+    @property
+    def claim_ns(self) -> int: ...
+    @property
+    def claim_per_slot_ns(self) -> int: ...
+    @property
+    def pause_ns(self) -> int: ...
+    @property
+    def relaunch_ns(self) -> int: ...
+
+
 class Listener(Protocol):
     """Who learns of stores in the ring: the token path."""
 
@@ -50,6 +72,16 @@ class Listener(Protocol):
     def stored_other(self, time_ns: int) -> None: ...
 
     def needs_single_steps(self) -> bool: ...
+
+
+class Observer(Protocol):
+    """Who compares decisions with those of another backend. A segment is told by its first step: use `stepwise`."""
+
+    def decided(self, decision: Decision) -> None: ...
+
+    def claimed(self, live: Live) -> None: ...
+
+    def launched(self, shape: GraphShape, lives: list[Live]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -113,7 +145,7 @@ class Gpu:
         self,
         env: Clock,
         ring: Ring,
-        profile: GpuProfile,
+        profile: LoopCosts,
         times: StepTimes,
         settings: GpuSettings,
         requests: dict[int, Request],
@@ -123,6 +155,7 @@ class Gpu:
         self._env, self._ring, self._profile, self._times = env, ring, profile, times
         self._settings, self._limits, self._requests, self._rec = settings, settings.limits, requests, recorder
         self.listener: Listener | None = None
+        self.observer: Observer | None = None
         self.counters = SchedulerCounters(
             kv_blocks_total=settings.kv_block_count, batch_limit=settings.limits.batch_max
         )
@@ -181,25 +214,31 @@ class Gpu:
         """The scheduler, for ever."""
         yield self._alarm.wait(self._env.now + self._phase_ns)
         while True:
-            self._scan()
-            decision = policy.decide(
-                len(self._running),
-                self._waiting,
-                len(self._free_blocks),
-                self._limits.window - self._launches,
-                self._after_prefill,
-                self._limits,
-                self._settings.prefill_table,
-            )
-            self._note_blocked(decision.blocked)
-            if decision.action is Action.DECODE:
-                yield from self._decode(decision.blocked)
-            elif decision.action is Action.PREFILL:
-                yield from self._prefill(decision.claim_count)
-            elif decision.action is Action.RELAUNCH:
-                yield from self._relaunch()
-            else:
-                yield from self._wait_for_work()
+            yield from self.iteration()
+
+    def iteration(self) -> Process:
+        """One boundary, one decision, and what it asks for."""
+        self._scan()
+        decision = policy.decide(
+            len(self._running),
+            self._waiting,
+            len(self._free_blocks),
+            self._limits.window - self._launches,
+            self._after_prefill,
+            self._limits,
+            self._settings.prefill_table,
+        )
+        self._note_blocked(decision.blocked)
+        if self.observer:
+            self.observer.decided(decision)
+        if decision.action is Action.DECODE:
+            yield from self._decode(decision.blocked)
+        elif decision.action is Action.PREFILL:
+            yield from self._prefill(decision.claim_count)
+        elif decision.action is Action.RELAUNCH:
+            yield from self._relaunch()
+        else:
+            yield from self._wait_for_work()
 
     def _wait_for_work(self) -> Process:
         if self._unseen:
@@ -207,8 +246,10 @@ class Gpu:
         else:
             self._idle, due = True, None
         since = self._env.now
-        yield self._alarm.wait(due)
-        self._idle = False
+        try:
+            yield self._alarm.wait(due)
+        finally:
+            self._idle = False
         self._account()
         self.counters.idle_ns += self._env.now - since
 
@@ -226,20 +267,26 @@ class Gpu:
     # --- the boundary ---
 
     def _scan(self) -> None:
-        """Take in what was visible one scan ago: new prompts, then cancels; then the time limit."""
+        """Take in what was visible one scan ago: new prompts and cancels, then the time limit.
+
+        A scan has no other order than that of the slots, so rejects come in that order, and aborts after them.
+        """
         now = self._env.now
         cutoff = now - self._profile.scan_ns
+        rejected: dict[int, tuple[int, SlotStatus]] = {}  # slot -> request_id, status
         ended: dict[int, tuple[Live, SlotStatus]] = {}
         while self._unseen and self._unseen[0][0] <= cutoff:
             _, slot, cancel = self._unseen.popleft()
             if not cancel:
-                self._take_in(slot)
+                self._take_in(slot, rejected)
             elif slot in self._running:
                 live = self._running[slot]
                 if self._ring.cancelled_generation(slot) == live.generation:
                     ended[slot] = live, SlotStatus.CANCELLED
             else:
-                self._reject_cancelled(slot)
+                self._withdraw(slot, rejected)
+        for slot in sorted(rejected):
+            self._reject(slot, *rejected[slot])
         limit = self._settings.time_limit_ns
         if limit:
             for slot, live in self._running.items():
@@ -248,22 +295,24 @@ class Gpu:
         if ended:
             self._abort(ended)
 
-    def _take_in(self, slot: int) -> None:
+    def _take_in(self, slot: int, rejected: dict[int, tuple[int, SlotStatus]]) -> None:
+        """A new prompt joins the line, unless it cannot be claimed."""
         descriptor = self._ring.descriptor(slot)
         if not self._ring.descriptor_is_whole(slot) or descriptor.generation != self._generation(slot):
-            self._reject(slot, -1, SlotStatus.BAD_DESCRIPTOR)
+            rejected[slot] = -1, SlotStatus.BAD_DESCRIPTOR
             return
         pending = Pending(descriptor.request_id, slot, descriptor.prompt_tokens, descriptor.output_tokens_max)
         if self._ring.cancelled_generation(slot) == descriptor.generation:
-            self._reject(slot, pending.request_id, SlotStatus.CANCELLED)
+            rejected[slot] = pending.request_id, SlotStatus.CANCELLED
             return
         insort(self._waiting, pending, key=lambda prompt: (prompt.request_id, prompt.slot))
 
-    def _reject_cancelled(self, slot: int) -> None:
+    def _withdraw(self, slot: int, rejected: dict[int, tuple[int, SlotStatus]]) -> None:
+        """A cancel of a prompt that waits takes it out of the line."""
         for index, pending in enumerate(self._waiting):
             if pending.slot == slot and self._ring.cancelled_generation(slot) == self._generation(slot):
                 del self._waiting[index]
-                self._reject(slot, pending.request_id, SlotStatus.CANCELLED)
+                rejected[slot] = pending.request_id, SlotStatus.CANCELLED
                 return
 
     def _generation(self, slot: int) -> int:
@@ -352,6 +401,8 @@ class Gpu:
         longest = max(prompt.prompt_tokens for prompt in prompts)
         shape = self._settings.prefill_table.choose(claim_count, longest)
         self.ranges.prefill(shape.batch, shape.sequence)
+        if self.observer:
+            self.observer.launched(shape, claimed)
         duration = self._times.prefill_ns(shape.batch, shape.sequence)
         done_ns = claimed_ns + profile.launch_ns + duration
         stored_ns = done_ns + profile.completion_ns + profile.publish_ns + claim_count * profile.publish_per_slot_ns
@@ -395,10 +446,13 @@ class Gpu:
                 self._rec.gpu, Event.CLAIM, now, slot, descriptor.generation, descriptor.epoch, prompt.request_id, 0,
                 step=self._step, instance=self._instance, kv_block_count=need,
             )  # fmt: skip
-        return Live(
+        live = Live(
             request, prompt, slot, descriptor.generation, descriptor.epoch, blocks, end_count,
             policy.end_status(end_count, *ends), now,
         )  # fmt: skip
+        if self.observer:
+            self.observer.claimed(live)
+        return live
 
     def _first_token(self, live: Live, done_ns: int, stored_ns: int) -> None:
         request, last = live.request, live.end_count == 1
@@ -429,7 +483,7 @@ class Gpu:
         words = self._ring.ctl[slots]
         return (words >> np.uint64(TOKEN_COUNT_SHIFT) & np.uint64(TOKEN_COUNT_MASK)).astype(np.int64)
 
-    def _record_graph(self, event: Event, t_ns: int, shape: policy.GraphShape, live: int) -> None:
+    def _record_graph(self, event: Event, t_ns: int, shape: GraphShape, live: int) -> None:
         if self._rec:
             self._rec.gpu.add(
                 event=event, t_ns=t_ns, graph=shape.kind, batch=shape.batch, sequence=shape.sequence,
@@ -443,6 +497,9 @@ class Gpu:
         start = self._env.now
         segment = self._plan(1 if blocked is Blocked.TURN else self._limits.window)
         self._segment = segment
+        if self.observer:
+            shape = GraphShape(GraphKind.DECODE, segment.shape_batch, segment.sequence[0])
+            self.observer.launched(shape, segment.batch.lives)
         yield self._alarm.wait(segment.stored[-1])
         self._segment = None
         self._apply(segment, len(segment.stored), last=True)
@@ -497,6 +554,16 @@ class Gpu:
             oldest = min(live.claimed_ns for live in self._batch.lives)
             stop = min(stop, oldest + self._settings.time_limit_ns)
         return stop
+
+    @property
+    def step_number(self) -> int:
+        """Graphs launched so far."""
+        return self._step
+
+    @property
+    def instance(self) -> int:
+        """Relaunches so far."""
+        return self._instance
 
     @property
     def running_count(self) -> int:

@@ -134,11 +134,13 @@ uint32_t blink_native_step(void *base, uint64_t now_ns) {
   state.virtual_now_ns = now_ns;
   HostTeam team(block, 1, 0);
   HostPlatform platform(team, 0);
-  HostScheduler scheduler(platform, block, *block.at<Local>(block.config().local_offset));
+  Local &local = *block.at<Local>(block.config().local_offset);
+  HostScheduler scheduler(platform, block, local);
   if (!state.started) scheduler.adopt();
+  local.scanned = 0;  // what was written since the last step is older than this boundary: look again
   const Action action = scheduler.step();
   scheduler.settle();
-  if (action == Action::RELAUNCH) HostScheduler(platform, block, *block.at<Local>(block.config().local_offset)).adopt();
+  if (action == Action::RELAUNCH) HostScheduler(platform, block, local).adopt();
   return static_cast<uint32_t>(action);
 }
 

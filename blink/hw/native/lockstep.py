@@ -7,11 +7,22 @@ from it; the frontend reads, checks and recycles everything that has ended. Noth
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
 from blink.common.events import Event, GraphKind
+from blink.common.lockstep import (
+    STEP_NS,
+    Arrival,
+    Cancel,
+    Claimed,
+    Machine,
+    Operation,
+    StepDecision,
+    iterate,
+)
 from blink.common.policy import Action, Blocked, GraphShape
 from blink.common.recorder import Recorder
 from blink.common.request import Request
@@ -21,57 +32,30 @@ from blink.hw.native.driver import Frontend
 from blink.hw.native.instance import Instance
 from blink.hw.native.library import load_library
 from blink.hw.native.records import Columns, RecordReader
-from blink.hw.native.settings import NativeSettings
+from blink.hw.native.settings import Durations, NativeSettings
+
+__all__ = ["STEP_NS", "Arrival", "Cancel", "Claimed", "LockStep", "StepDecision", "lockstep_settings"]
 
 _ACTIONS = (Action.IDLE, Action.PREFILL, Action.DECODE, Action.RELAUNCH)
 _BLOCKED = (Blocked.NOT, Blocked.BATCH, Blocked.KV, Blocked.WINDOW, Blocked.TURN)
-STEP_NS = 1_000
+_TRACE_CAPACITY = 1 << 14
+"""Records of one iteration at most: a pause, a claim, a token and a resume of every slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A prompt that is in the ring before the first boundary at or after step `at_step`."""
-
-    at_step: int
-    request_id: int
-    prompt_tokens: int
-    output_tokens_max: int
-    eos_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """A cancel word of a request that arrived before, in the ring before the first boundary at or after `at_step`."""
-
-    at_step: int
-    request_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A request that a step claimed, with its KV blocks in the order of its tokens."""
-
-    request_id: int
-    slot: int
-    blocks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StepDecision:
-    """One iteration of the scheduler.
-
-    `step` is the number of graphs launched before it. `members` are the slots of the launched graph in the order of its
-    rows. `events` are the scheduler's trace events of the iteration in order, as (event, slot, request_id, token_count,
-    status); -1 where one does not apply.
-    """
-
-    step: int
-    action: Action
-    blocked: Blocked
-    claimed: tuple[Claimed, ...]
-    graph: GraphShape | None
-    members: tuple[int, ...]
-    events: tuple[tuple[Event, int, int, int, int], ...]
+def lockstep_settings(machine: Machine) -> NativeSettings:
+    """The settings of a scheduler in lock-step; its graphs take no time."""
+    return NativeSettings(
+        limits=machine.limits,
+        prefill_table=machine.prefill_table,
+        decode_table=machine.decode_table,
+        kv_block_count=machine.kv_block_count,
+        prompt_area_tokens=SLOT_COUNT * machine.prompt_capacity_tokens,
+        output_capacity_tokens=machine.output_capacity_tokens,
+        slot_count=SLOT_COUNT,
+        durations=Durations.none(machine.prefill_table, machine.decode_table),
+        time_limit_ns=machine.time_limit_ns,
+        trace_capacity=_TRACE_CAPACITY,
+    )
 
 
 class LockStep:
@@ -112,9 +96,14 @@ class LockStep:
     @property
     def step_number(self) -> int:
         """Graphs launched so far."""
-        return self.instance.state()["step"]
+        return int(self.instance.read("state_offset", "state")["step"][0])
 
-    def apply(self, operations: Sequence[Arrival | Cancel]) -> None:
+    @property
+    def in_ring_count(self) -> int:
+        """Requests that hold a slot."""
+        return self.frontend.in_ring_count
+
+    def apply(self, operations: Sequence[Operation]) -> None:
         """Write these into the ring now: the arrivals in one burst, in order, then the cancels, in order."""
         for operation in operations:
             if isinstance(operation, Arrival):
@@ -151,25 +140,14 @@ class LockStep:
         self.frontend.poll()
         return decision
 
-    def run(self, operations: Sequence[Arrival | Cancel], iterations_max: int = 1_000_000) -> list[StepDecision]:
+    def run(self, operations: Sequence[Operation], iterations_max: int = 1_000_000) -> list[StepDecision]:
         """Every iteration until all is over. Operations of later steps come forward when nothing is left to do.
 
         Raises RuntimeError if it is not over after `iterations_max` iterations.
         """
-        left = sorted(operations, key=lambda operation: operation.at_step)  # stable: the given order within a step
-        decisions: list[StepDecision] = []
-        until = 0
-        while left or self.frontend.in_ring_count:
-            until = max(until, self.step_number)
-            due = [operation for operation in left if operation.at_step <= until]
-            left = left[len(due) :]
-            self.apply(due)
-            decision = self.step()
-            decisions.append(decision)
-            if decision.action is Action.IDLE and not self.frontend.in_ring_count and left:
-                until = left[0].at_step
-            if len(decisions) >= iterations_max:
-                raise RuntimeError(f"{self.frontend.in_ring_count} requests are not over after {iterations_max} steps")
+        decisions = list(islice(iterate(self, operations), iterations_max))
+        if len(decisions) == iterations_max:
+            raise RuntimeError(f"{self.in_ring_count} requests are not over after {iterations_max} steps")
         return decisions
 
     # --- the report ---

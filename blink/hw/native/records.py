@@ -24,11 +24,12 @@ from blink.common.results import I64
 from blink.hw.native.instance import Records
 
 Columns = dict[str, I64]
-_GRAPHS = (int(Event.GRAPH_LAUNCHED), int(Event.GRAPH_DONE))
-_NO_SLOT = (*_GRAPHS, int(Event.RELAUNCHED))
+_GRAPHS = np.isin(np.arange(256), (Event.GRAPH_LAUNCHED, Event.GRAPH_DONE))
+_NO_SLOT = _GRAPHS | (np.arange(256) == Event.RELAUNCHED)
 _LIFE_SHIFT = 24  # (slot, generation) as one number
 _FIRST = (int(Event.FIRST_TOKEN), int(Event.FINISH_AT_PREFILL))
-_TOLD = (int(Event.CLAIM), *_FIRST)
+_TOLD = np.isin(np.arange(256), (Event.CLAIM, *_FIRST))
+"""Tables by event: to look a few rows up in one is cheaper than np.isin."""
 
 
 class RecordReader:
@@ -59,8 +60,8 @@ class RecordReader:
         ctl = records["ctl"]
         event = what & 0xFF
         source = what >> 8 & 0xFF
-        of_slot = ~np.isin(event, _NO_SLOT)
-        of_graph = np.isin(event, _GRAPHS)
+        of_slot = ~_NO_SLOT[event]
+        of_graph = _GRAPHS[event]
         moves = of_slot & (event != Event.CANCEL_SEEN)
         seen = event == Event.CANCEL_SEEN
         instance = self._instance + np.cumsum(event == Event.RELAUNCHED)
@@ -107,7 +108,7 @@ class RecordReader:
         """Times that only the gpu knows: claimed, prefilled, first token stored; blocks; pauses."""
         event = columns["event"]
         done = (event == Event.GRAPH_DONE) & (columns["graph"] == GraphKind.PREFILL)
-        for row in np.flatnonzero(done | np.isin(event, _TOLD)).tolist():
+        for row in np.flatnonzero(done | _TOLD[event]).tolist():
             code, time_ns = int(event[row]), int(columns["t_ns"][row])
             if code == Event.GRAPH_DONE:
                 self._prefilled_ns = time_ns
