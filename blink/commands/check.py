@@ -1,4 +1,4 @@
-"""`blink check`: a recorded trace against the specification of the slot protocol."""
+"""`blink check`: a recorded trace against the slot protocol, or against the rules of a host-driven engine's loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     verb = verbs.add_parser(
         "check",
-        help="check a trace against the slot protocol",
+        help="check a trace against the slot protocol, or a host-driven engine's against its rules",
         description="Check a trace. Exit code 0: conforms; 2: violates, or not a trace; 3: inconclusive; 4: stuck.",
     )
     verb.add_argument("trace", metavar="TRACE", help="trace file (.parquet, .ndjson), or the folder of a run")
@@ -21,8 +21,12 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Check and report; the verdict's exit code."""
     from blink.common.checker import check_trace
+    from blink.common.lifecycle import is_lifecycle
+    from blink.common.lifecycle_check import check_lifecycle
+    from blink.common.trace import trace_path
     from blink.report.rundir import to_json
 
-    verdict = check_trace(options.trace)
+    path = trace_path(options.trace)
+    verdict = check_lifecycle(path) if is_lifecycle(path) else check_trace(path)
     sys.stdout.write(to_json(verdict.to_json()) if options.json else f"{verdict.report()}\n")
     return verdict.code

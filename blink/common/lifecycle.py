@@ -219,8 +219,9 @@ def _read_parquet(path: Path) -> LifeTrace:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-        found = json.loads((table.schema.metadata or {})[KEY.encode()])
+        file = pq.ParquetFile(path)
+        table = file.read(use_threads=False)
+        found = json.loads((file.metadata.metadata or {})[KEY.encode()])
     except (pa.ArrowException, OSError, KeyError, ValueError):
         raise InputError(f"{path}: is not a readable lifecycle trace; allowed: one that a run wrote") from None
     header = _typed(LifeHeader, found.get("header", {}), f"{path}: header")

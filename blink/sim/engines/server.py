@@ -110,6 +110,8 @@ class Server:
             tokens = request.prompt_tokens + sequence.end_count
             request.kv_block_count = -(-tokens // self._block_tokens)
             if request.cancelled_ns is not None:
+                if self._rec:
+                    self._rec.aborted(self._env.now, sequence)
                 continue
             self._sequences.pop(request.request_id)
             at_ns = self._text.last_token_ns(sequence)
