@@ -1,0 +1,198 @@
+"""The mutants: each is killed by the invariant that its wrong belief breaks, or is equivalent; traces show the same."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blink.common.checker import check_trace
+from blink.common.verdict import CONFORMS, STUCK, VIOLATES
+from blink.prove.campaign import Trial, shown_counterexample, try_mutants
+from blink.prove.configurations import CONFIGURATION_BY_NAME, CONFIGURATIONS, Configuration
+from blink.prove.explorer import Step, search
+from blink.prove.frontend import RESTART
+from blink.prove.model import moves
+from blink.prove.mutants import EQUIVALENT, NOT_IN_A_TRACE, Mutant
+from blink.prove.recording import save, trace_of, trace_of_counterexample, verdict_on
+from blink.prove.rules import Rules
+from blink.prove.state import initial, is_idle
+from blink.prove.story import story
+from blink.report.proof import configurations_markdown, mutants_markdown
+from tests.shared import ROOT
+
+KILLED = {
+    Mutant.FLAG_BEFORE_PAYLOAD: ("I2", "one-request", 3),
+    Mutant.RELAXED_WRITE_ORDER: ("I2", "one-request", 3),
+    Mutant.COUNT_PUBLISHED_BEFORE_TOKEN: ("I2", "one-request", 11),
+    Mutant.COUNT_IN_A_SECOND_WORD: ("I7", "one-request", 16),
+    Mutant.NO_GENERATION_CHECK: ("I7", "two-requests", 21),
+    Mutant.TRUST_AN_EMPTY_SEEN_ON_THE_WIRE: ("I9", "one-request", 4),
+    Mutant.GENERATION_NOT_BUMPED: ("I3", "one-request", 17),
+    Mutant.RECYCLE_BEFORE_THE_READS_ARE_DONE: ("I7", "two-requests", 27),
+    Mutant.CANCEL_THROUGH_CTL: ("I1", "one-request-cancel", 6),
+    Mutant.CANCEL_IGNORED_WHILE_PAUSED: ("I10", "one-request-cancel", 17),
+    Mutant.RELAUNCH_THAT_ADOPTS_NOTHING: ("L1", "one-request-relaunch", 7),
+    Mutant.RESTART_THAT_FREES_EVERYTHING: ("I9", "one-request-crash", 10),
+    Mutant.OLD_CONNECTION_LEFT_ALIVE: ("I9", "one-request-crash", 10),
+    Mutant.NO_EPOCH_FENCE: ("I10", "one-request-crash", 11),
+    Mutant.NO_CAPACITY_GUARD: ("I6", "one-request", 16),
+    Mutant.NEVER_RESUME: ("L1", "one-request-cancel", 12),
+}
+"""By whom, in which configuration, after how many events."""
+
+LADDER = [row for row in CONFIGURATIONS if not row.large]
+QUICK = [row for row in LADDER if row.states < 10_000]
+
+
+def tried(mutant: Mutant) -> Trial:
+    (trial,) = try_mutants([mutant], QUICK, time.perf_counter_ns)
+    return trial
+
+
+@pytest.fixture(scope="module")
+def trials() -> dict[Mutant, Trial]:
+    """Every mutant in the configurations that take no time."""
+    return {trial.mutant: trial for trial in try_mutants(list(Mutant), QUICK, time.perf_counter_ns)}
+
+
+def test_every_mutant_is_killed_or_listed() -> None:
+    assert set(KILLED) | EQUIVALENT == set(Mutant)
+    assert not set(KILLED) & EQUIVALENT
+
+
+@pytest.mark.parametrize("mutant", KILLED, ids=lambda mutant: mutant.label)
+def test_a_mutant_is_killed_by_its_invariant(mutant: Mutant, trials: dict[Mutant, Trial]) -> None:
+    trial = trials[mutant]
+    assert trial.counterexample is not None and trial.configuration is not None
+    found = trial.counterexample
+    assert (found.breach.invariant, trial.configuration.name, len(found.steps)) == KILLED[mutant]
+    assert trial.as_expected and trial.outcome == found.breach.invariant
+
+
+@pytest.mark.parametrize("mutant", KILLED, ids=lambda mutant: mutant.label)
+def test_no_smaller_configuration_kills_it(mutant: Mutant) -> None:
+    """The configuration named for a kill has the fewest states of all that can."""
+    limit = CONFIGURATION_BY_NAME[KILLED[mutant][1]].states
+    for configuration in LADDER:
+        if configuration.states < limit:
+            assert search(Rules.of(configuration, [mutant])).counterexample is None
+
+
+@pytest.mark.parametrize("mutant", sorted(EQUIVALENT, key=lambda mutant: mutant.name), ids=lambda mutant: mutant.label)
+@pytest.mark.parametrize(
+    "configuration",
+    [pytest.param(row, id=row.name, marks=pytest.mark.slow if row.states > 100_000 else ()) for row in LADDER],
+)
+def test_an_equivalent_mutant_has_the_very_graph_of_the_protocol(mutant: Mutant, configuration: Configuration) -> None:
+    found = search(Rules.of(configuration, [mutant]))
+    assert found.counterexample is None
+    counts = (found.states, found.transitions, found.depth)
+    assert counts == (configuration.states, configuration.transitions, configuration.depth)
+
+
+def test_a_survivor_is_a_surprise(trials: dict[Mutant, Trial]) -> None:
+    (trial,) = try_mutants([Mutant.NEVER_RESUME], [CONFIGURATION_BY_NAME["one-request"]], time.perf_counter_ns)
+    assert trial.counterexample is None and not trial.as_expected and trial.outcome == "survives"
+    assert all(trial.as_expected for trial in trials.values())
+
+
+def test_the_generation_in_a_cancel_stops_a_late_cancel() -> None:
+    """Why the word carries a generation, which no single mutant shows: together with another one it breaks I8."""
+    configuration = Configuration("late cancel", "", tokens=1, cancels=1, crashes=1)
+
+    def breaks_i8(*mutants: Mutant) -> bool:
+        rules = Rules.of(configuration, mutants)
+        return search(rules, accept=lambda found: found.breach.invariant == "I8").counterexample is not None
+
+    assert not breaks_i8(Mutant.OLD_CONNECTION_LEFT_ALIVE)
+    assert not breaks_i8(Mutant.CANCEL_WITHOUT_GENERATION)
+    assert breaks_i8(Mutant.OLD_CONNECTION_LEFT_ALIVE, Mutant.CANCEL_WITHOUT_GENERATION)
+
+
+# --- stories and traces ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", KILLED, ids=lambda mutant: mutant.label)
+def test_a_story_is_numbered_and_ends_with_the_invariant(mutant: Mutant, trials: dict[Mutant, Trial]) -> None:
+    found = trials[mutant].counterexample
+    assert found is not None
+    lines = story(found)
+    events = lines[:-2]
+    assert [int(line.split()[0]) for line in events] == list(range(1, len(found.steps) + 1))
+    assert all(line.split()[1] in ("frontend", "gpu", "wire") for line in events)
+    assert lines[-2].startswith(f"{found.breach.invariant}: ")
+
+
+@pytest.mark.parametrize("mutant", KILLED.keys() - NOT_IN_A_TRACE.keys(), ids=lambda mutant: mutant.label)
+def test_the_checker_rejects_the_trace_for_the_same_reason(
+    mutant: Mutant, trials: dict[Mutant, Trial], tmp_path: Path
+) -> None:
+    shown = shown_counterexample(trials[mutant], QUICK)
+    assert shown is not None
+    rules, found = shown
+    assert found.breach.invariant == KILLED[mutant][0]
+    path = tmp_path / "counterexample.ndjson"
+    save(path, trace_of_counterexample(rules, found))
+    verdict = check_trace(path)
+    assert verdict.code == (STUCK if found.breach.invariant == "L1" else VIOLATES)
+    assert verdict.violations[0].invariant == found.breach.invariant
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("mutant", NOT_IN_A_TRACE, ids=lambda mutant: mutant.label)
+def test_the_exceptions_really_cannot_be_seen_in_a_trace(mutant: Mutant, trials: dict[Mutant, Trial]) -> None:
+    trial = trials[mutant]
+    assert trial.counterexample is not None
+    assert verdict_on(trial.rules, trial.counterexample).code == CONFORMS
+    assert shown_counterexample(trial, QUICK) is None
+
+
+@given(st.sampled_from(CONFIGURATIONS), st.integers(0, 2**32 - 1), st.integers(0, 300))
+@settings(max_examples=150, deadline=None)
+def test_every_path_of_the_protocol_conforms(configuration: Configuration, seed: int, length: int) -> None:
+    """The model and the executable specification of traces agree: what one reaches the other accepts."""
+    rules, choices = Rules.of(configuration), np.random.default_rng(seed)
+    state, steps = initial(configuration), list[Step]()
+    while len(steps) < 4_000:
+        possible = moves(rules, state)
+        if len(steps) >= length:
+            if is_idle(state):
+                break
+            possible = [move for move in possible if move[0].drains]
+        if not possible:
+            break
+        action, place = possible[int(choices.integers(len(possible)))]
+        after = action.effect(rules, state, place)
+        steps.append(Step(state, action, place, after))
+        state = after
+    assert is_idle(state)
+    epochs = [step.after.frontend.epoch for step in steps if step.action is RESTART]
+    if len(set(epochs)) < len(epochs):  # a crash before the new epoch landed: the next restart posts it once more
+        return
+    assert check_trace(trace_of(rules, steps, drained=True)).code == CONFORMS
+    cut = int(choices.integers(len(steps) + 1))
+    assert check_trace(trace_of(rules, steps[:cut], drained=False)).code == CONFORMS
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_tables_of_the_code(trials: dict[Mutant, Trial]) -> None:
+    page = (ROOT / "docs" / "proof.md").read_text(encoding="utf-8")
+    assert configurations_markdown(CONFIGURATIONS) in page
+    shown = []
+    for mutant in Mutant:
+        if mutant in EQUIVALENT:
+            shown.append("-")
+        elif mutant in NOT_IN_A_TRACE:
+            shown.append("not visible")
+        else:
+            shown.append("exit 4" if KILLED[mutant][0] == "L1" else "exit 2")
+    assert mutants_markdown([trials[mutant] for mutant in Mutant], shown) in page
+    for reason in NOT_IN_A_TRACE.values():
+        assert reason in page
