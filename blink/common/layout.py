@@ -107,6 +107,9 @@ HEADER_FIELDS = (
     Field("reserved", 0x38, "Q"),
 )
 HEADER_BYTES = 64
+_HEADER = {field.name: field.offset for field in HEADER_FIELDS}
+FRONTEND_EPOCH_OFFSET_BYTES = _HEADER["frontend_epoch"]
+HEARTBEAT_OFFSET_BYTES = _HEADER["heartbeat"]
 
 GENERATION_NONE = 0xFF_FFFF
 """In a cancel word: no cancel. Never a real generation, so generations run modulo this number."""

@@ -70,7 +70,16 @@ class Ring:
         """A WRITE into the descriptor array arrives (descriptors, or one cancel word)."""
         self.descriptors[offset_bytes : offset_bytes + len(data)] = data
 
+    def write_header(self, offset_bytes: int, data: bytes) -> None:
+        """A WRITE into the ring header arrives (the frontend's epoch)."""
+        self.header[offset_bytes : offset_bytes + len(data)] = data
+
     # --- the gpu's side ---
+
+    @property
+    def epoch(self) -> int:
+        """The frontend's epoch as the header says it, modulo EPOCH_MODULUS: what control words carry."""
+        return layout.read_word(self.header, layout.FRONTEND_EPOCH_OFFSET_BYTES) % layout.EPOCH_MODULUS
 
     def word(self, slot: int) -> int:
         """The slot's control word."""

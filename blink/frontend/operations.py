@@ -13,6 +13,7 @@ class Region(Enum):
     DESCRIPTOR = "descriptor"
     PROMPT = "prompt"
     OUTPUT = "output"
+    HEADER = "header"
 
 
 class Write(NamedTuple):

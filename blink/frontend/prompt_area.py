@@ -47,6 +47,17 @@ class PromptArea:
         self._length[offset] = tokens
         return offset
 
+    def occupy(self, offset: int, tokens: int) -> None:
+        """Take a range that is in use already: after a restart, before the first `allocate`, by ascending offsets.
+
+        Raises ValueError if it overlaps the one before or lies outside.
+        """
+        if not self._head <= offset < offset + tokens <= self.capacity_tokens:
+            raise ValueError(f"tokens {offset}..{offset + tokens - 1} of the prompt area cannot be occupied")
+        self._head = offset + tokens
+        self._order.append(offset)
+        self._length[offset] = tokens
+
     def free(self, offset: int) -> None:
         """Give a range back. Raises ValueError if it is not allocated."""
         if offset not in self._length or offset in self._freed:

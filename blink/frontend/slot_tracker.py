@@ -32,6 +32,11 @@ class SlotTracker:
         return len(self._state)
 
     @property
+    def slots(self) -> range:
+        """The slots of this frontend's partition."""
+        return range(self._first, self._first + len(self._state))
+
+    @property
     def in_use_count(self) -> int:
         """Slots that hold a request: invariant I9 says that free + in use + recovering is the slot count."""
         return self.slot_count - self.free_count - self.recovering_count
