@@ -35,6 +35,8 @@ ALLOWED = {
 
 COMMON_PACKAGES = {"numpy"}
 PYDANTIC = {"pydantic", "pydantic_core"}
+PARQUET_FILES = {"trace_parquet.py", "lifecycle.py"}
+"""The files of common that read and write traces as Parquet."""
 NEVER_IN_COMMON = {"socket", "simpy", "cupy", "torch"}
 HEAVY = ("matplotlib", "torch", "cupy", "pyverbs", "tensorrt")
 OTHER_PACKAGES = {
@@ -122,12 +124,23 @@ def test_common_needs_the_standard_library_and_numpy_alone() -> None:
         allowed = {"blink"} | COMMON_PACKAGES
         if inside.parts[0] == "config":
             allowed |= PYDANTIC
-        if inside.name == "trace_parquet.py":
+        if inside.name in PARQUET_FILES:
             allowed.add("pyarrow")
         foreign = package not in sys.stdlib_module_names and package not in allowed
         return foreign or package in NEVER_IN_COMMON
 
     assert broken("common", wrong) == []
+
+
+def test_common_loads_pyarrow_only_when_a_parquet_file_is_touched() -> None:
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in FILES
+        if layer_of(path) == "common" and path.name not in {"trace_parquet.py", "__init__.py"}
+    ]
+    code = f"import sys, {', '.join(modules)}; print('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("layer", OTHER_PACKAGES)
