@@ -246,7 +246,7 @@ class NativeRun:
         if counters.wrong_tokens:
             notes = [
                 *notes,
-                f"{counters.wrong_tokens} tokens are not those that the engine sampled: the ring is broken",
+                f"{counters.wrong_tokens} tokens differ from what the engine sampled: the ring is broken",
             ]
         if state["trace_dropped"]:
             notes = [*notes, f"{state['trace_dropped']} events of the scheduler were dropped from the trace"]

@@ -144,9 +144,10 @@ class Scheduler {
                   state.after_prefill, limits(), graph_table(c_.block, Kind::PREFILL));
   }
 
+  // Places are counted where they are kept: free ones and those of the batch are batch_max in all.
   BLINK_DEVICE Limits limits() const {
     const Config &config = c_.block.config();
-    return {config.batch_max, config.prefill_batch_max, config.block_tokens, config.window};
+    return {c_.local.batch_count + c_.block.state().free_place_count, config.prefill_batch_max, config.block_tokens, config.window};
   }
 
   BLINK_DEVICE bool stopped() {
@@ -285,10 +286,7 @@ class Scheduler {
     }
     if (!pauses) return;
     p.barrier();
-#ifdef BLINK_MUTANT_NEVER_RESUME
-    if (p.leader()) c_.local.batch_count = 0;
-    p.barrier();
-#else
+#ifndef BLINK_MUTANT_NEVER_RESUME
     if (p.leader()) prepare_move();
     p.barrier();
     move_batch(c_, Event::RESUME, BLINK_STATE_DECODE_PAUSED, BLINK_STATE_DECODE_PROCESSING);
