@@ -28,8 +28,11 @@ from blink.common.ring import Ring
 from blink.common.states import SlotState, SlotStatus
 from blink.perf.observed import RangeTracker
 from blink.sim.clock import Alarm, Clock
+from blink.sim.overheads import StepOverheads
 
 _NEVER_NS = 2**63 - 1
+PLAN_STEPS_MAX = 120
+"""Decode steps of one plan at most; no more than a window allows on the device."""
 Process = Generator[simpy.Event, object, None]
 
 
@@ -39,29 +42,6 @@ class StepTimes(Protocol):
     def decode_ns(self, batch: int, kv_tokens: int) -> int: ...
 
     def prefill_ns(self, batch: int, sequence: int) -> int: ...
-
-
-class LoopCosts(Protocol):
-    """What the scheduler's loop costs, in nanoseconds (blink.perf.gpu.GpuProfile)."""
-
-    @property
-    def scan_ns(self) -> int: ...
-    @property
-    def launch_ns(self) -> int: ...
-    @property
-    def completion_ns(self) -> int: ...
-    @property
-    def publish_ns(self) -> int: ...
-    @property
-    def publish_per_slot_ns(self) -> int: ...
-    @property
-    def claim_ns(self) -> int: ...
-    @property
-    def claim_per_slot_ns(self) -> int: ...
-    @property
-    def pause_ns(self) -> int: ...
-    @property
-    def relaunch_ns(self) -> int: ...
 
 
 class Listener(Protocol):
@@ -123,6 +103,7 @@ class Segment:
     done: list[int] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
     sequence: list[int] = field(default_factory=list)
+    before: list[int] = field(default_factory=list)  # from launched until the graph runs
     applied: int = 0
 
 
@@ -145,14 +126,14 @@ class Gpu:
         self,
         env: Clock,
         ring: Ring,
-        profile: LoopCosts,
+        overheads: StepOverheads,
         times: StepTimes,
         settings: GpuSettings,
         requests: dict[int, Request],
         recorder: Recorder | None,
         phase_ns: int,
     ) -> None:
-        self._env, self._ring, self._profile, self._times = env, ring, profile, times
+        self._env, self._ring, self._overheads, self._times = env, ring, overheads, times
         self._settings, self._limits, self._requests, self._rec = settings, settings.limits, requests, recorder
         self.listener: Listener | None = None
         self.observer: Observer | None = None
@@ -196,12 +177,12 @@ class Gpu:
 
     def _scan_end(self, visible_ns: int) -> int:
         """The end of the first idle scan that starts at or after `visible_ns`; idle scans run back to back."""
-        scan = self._profile.scan_ns
+        scan = self._overheads.scan_ns
         start = max(visible_ns, self._env.now)
         return start + (self._phase_ns - start) % scan + scan
 
     def _cut(self, segment: Segment, visible_ns: int) -> None:
-        index = bisect_left(segment.stored, visible_ns + self._profile.scan_ns)
+        index = bisect_left(segment.stored, visible_ns + self._overheads.scan_ns)
         if index + 1 < len(segment.stored):
             keep = index + 1
             for column in (segment.launched, segment.done, segment.stored, segment.sequence):
@@ -255,12 +236,12 @@ class Gpu:
 
     def _relaunch(self) -> Process:
         """Tail launch: the new instance adopts every slot from memory, so nothing else changes."""
-        yield self._alarm.wait(self._env.now + self._profile.relaunch_ns)
+        yield self._alarm.wait(self._env.now + self._overheads.relaunch_ns)
         self._account()
         self._instance += 1
         self._launches = 0
         self.counters.relaunches += 1
-        self.counters.loop_ns += self._profile.relaunch_ns
+        self.counters.loop_ns += self._overheads.relaunch_ns
         if self._rec:
             self._rec.gpu.add(event=Event.RELAUNCHED, t_ns=self._env.now, step=self._step, instance=self._instance)
 
@@ -272,7 +253,7 @@ class Gpu:
         A scan has no other order than that of the slots, so rejects come in that order, and aborts after them.
         """
         now = self._env.now
-        cutoff = now - self._profile.scan_ns
+        cutoff = now - self._overheads.scan_ns
         rejected: dict[int, tuple[int, SlotStatus]] = {}  # slot -> request_id, status
         ended: dict[int, tuple[Live, SlotStatus]] = {}
         while self._unseen and self._unseen[0][0] <= cutoff:
@@ -385,15 +366,14 @@ class Gpu:
 
     def _prefill(self, claim_count: int) -> Process:
         """Pause, claim, prefill, first tokens, resume: one step."""
-        profile, start, paused = self._profile, self._env.now, self._batch
+        overheads, start, paused = self._overheads, self._env.now, self._batch
         if self._running:
             self._move_batch(Event.PAUSE, paused, SlotState.DECODE_PROCESSING, SlotState.DECODE_PAUSED)
             for live in paused.lives:
                 live.request.pause_count += 1
         prompts = self._waiting[:claim_count]
         del self._waiting[:claim_count]
-        claimed_ns = start + (profile.pause_ns if self._running else 0)
-        claimed_ns += profile.claim_ns + claim_count * profile.claim_per_slot_ns
+        claimed_ns = start + overheads.claim_ns(claim_count, pausing=bool(self._running))
         yield self._alarm.wait(claimed_ns)
         self._account()
         self._graph_since = claimed_ns
@@ -404,8 +384,8 @@ class Gpu:
         if self.observer:
             self.observer.launched(shape, claimed)
         duration = self._times.prefill_ns(shape.batch, shape.sequence)
-        done_ns = claimed_ns + profile.launch_ns + duration
-        stored_ns = done_ns + profile.completion_ns + profile.publish_ns + claim_count * profile.publish_per_slot_ns
+        done_ns = claimed_ns + overheads.before_ns(self._step, claim_count) + duration
+        stored_ns = done_ns + overheads.after_ns(self._step, claim_count)
         self._record_graph(Event.GRAPH_LAUNCHED, claimed_ns, shape, claim_count)
         yield self._alarm.wait(stored_ns)
         self._account(claim_count)
@@ -505,7 +485,7 @@ class Gpu:
         self._apply(segment, len(segment.stored), last=True)
         steps, rows, now = len(segment.stored), len(segment.batch.lives), self._env.now
         counters = self.counters
-        duration = sum(segment.done) - sum(segment.launched) - steps * self._profile.launch_ns
+        duration = sum(segment.done) - sum(segment.launched) - sum(segment.before[:steps])
         counters.decode_launches += steps
         counters.decode_ns += duration
         counters.loop_ns += now - start - duration
@@ -515,27 +495,27 @@ class Gpu:
         self._after_prefill = False
 
     def _plan(self, steps_max: int) -> Segment:
-        batch, profile, table = self._batch, self._profile, self._settings.decode_table
+        batch, table = self._batch, self._settings.decode_table
         rows = len(batch.lives)
         longest = batch.kv_base_max + self._decode_step
         shape = table.choose(rows, longest)
         segment = Segment(batch, shape.batch, self._step)
-        steps = min(steps_max, self._limits.window - self._launches)
+        steps = min(steps_max, self._limits.window - self._launches, PLAN_STEPS_MAX)
         steps = min(steps, batch.first_end_step - self._decode_step)
         if self._settings.stepwise or (self.listener and self.listener.needs_single_steps()):
             steps = 1
         stop_ns = self._stop_ns()
-        overhead = profile.completion_ns + profile.publish_ns + rows * profile.publish_per_slot_ns
-        launch_ns, decode_ns, kv_tokens, now = profile.launch_ns, self._times.decode_ns, self._kv_tokens, self._env.now
+        segment.before, after = self._overheads.around(self._step, steps, rows)
+        decode_ns, kv_tokens, now = self._times.decode_ns, self._kv_tokens, self._env.now
         self.ranges.decode(shape.batch, kv_tokens)
         launched, done, stored, sequence = segment.launched, segment.done, segment.stored, segment.sequence
-        for _ in range(steps):
+        for before_ns, after_ns in zip(segment.before, after, strict=True):
             if longest > shape.sequence:
                 shape = table.choose(rows, longest)
             launched.append(now)
-            now += launch_ns + decode_ns(shape.batch, kv_tokens)
+            now += before_ns + decode_ns(shape.batch, kv_tokens)
             done.append(now)
-            now += overhead
+            now += after_ns
             stored.append(now)
             sequence.append(shape.sequence)
             kv_tokens += rows
@@ -549,7 +529,7 @@ class Gpu:
         """The first boundary at or after this time must decide anew: a WRITE becomes visible, a time limit ends."""
         stop = _NEVER_NS
         if self._unseen:
-            stop = self._unseen[0][0] + self._profile.scan_ns
+            stop = self._unseen[0][0] + self._overheads.scan_ns
         if self._settings.time_limit_ns:
             oldest = min(live.claimed_ns for live in self._batch.lives)
             stop = min(stop, oldest + self._settings.time_limit_ns)
@@ -580,7 +560,7 @@ class Gpu:
     def cut_now(self) -> None:
         """Decide anew at the next boundary."""
         if self._segment is not None:
-            self._cut(self._segment, self._env.now - self._profile.scan_ns)
+            self._cut(self._segment, self._env.now - self._overheads.scan_ns)
 
     def settle(self) -> None:
         """Store every planned token whose time has come, but the segment's last: its end does more than that."""

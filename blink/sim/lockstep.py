@@ -22,7 +22,8 @@ from blink.frontend.request_tracker import RequestTracker
 from blink.frontend.slot_tracker import SlotTracker
 from blink.frontend.submission import Submission, Submitter
 from blink.sim.clock import Clock
-from blink.sim.gpu import Gpu, GpuSettings, Live, LoopCosts, Process, StepTimes
+from blink.sim.gpu import Gpu, GpuSettings, Live, Process, StepTimes
+from blink.sim.overheads import DeviceOverheads
 
 _ROWS = 1 << 10
 _EVENT_COLUMNS = ("event", "slot", "request_id", "token_count", "status")
@@ -88,7 +89,7 @@ class LockStep:
         self._requests: dict[int, Request] = {}
         self._recorder = Recorder(_Nowhere(), reads_each=False, initial_rows=_ROWS)
         timing = timing or Timing()
-        costs: LoopCosts = timing
+        costs = DeviceOverheads(timing)
         times: StepTimes = timing
         self.gpu = Gpu(
             self._env, self._ring, costs, times, _settings(machine), self._requests, self._recorder, phase_ns=0

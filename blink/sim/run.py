@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path as FilePath
 
+from blink.common import policy
 from blink.common.config import Scenario
-from blink.common.config.system import HostDrivenSystem
+from blink.common.config.system import CpuResidentSystem, HostDrivenSystem
 from blink.common.errors import InputError
 from blink.common.layout import layout_hash
 from blink.common.recorder import Recorder
@@ -23,6 +25,8 @@ from blink.frontend.submission import Submitter
 from blink.frontend.token_reader import PollSchedule, TokenReader
 from blink.perf.admission import request_rows
 from blink.perf.energy import account
+from blink.perf.host.scenario import host_conditions
+from blink.perf.host_engine import HostEngineProfile
 from blink.perf.message import MessageProfile
 from blink.perf.plant import Plant
 from blink.sim.client import Clients
@@ -30,12 +34,15 @@ from blink.sim.clock import Clock
 from blink.sim.dpu import Cores, Dpu
 from blink.sim.engines.run import simulate_engine
 from blink.sim.gpu import Gpu, GpuSettings
+from blink.sim.overheads import DeviceOverheads, HostOverheads, StepOverheads
 from blink.sim.run_loop import Progress, drain, run_digest
 from blink.sim.token_path import ReadCosts, TextCosts, TokenPath
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
 from blink.workload.requests import Requests
 from blink.workload.streams import Stream, generator
+
+_NO_WINDOW = 1 << 40
 
 
 def simulate(
@@ -100,8 +107,9 @@ class Model:
         self._to_gpu = to_gpu
         phase = int(generator(scenario.seed, Stream.PHASE).integers(plant.gpu.scan_ns))
         ring = Ring.in_memory(boot_id=scenario.seed)
+        overheads, limits = _overheads(scenario, plant)
         settings = GpuSettings(
-            plant.limits,
+            limits,
             plant.prefill_table,
             plant.decode_table,
             plant.memory.kv_block_count,
@@ -109,7 +117,7 @@ class Model:
             stepwise,
         )
         by_id = {request.request_id: request for request in rows}
-        self.gpu = Gpu(env, ring, plant.gpu, plant.step, settings, by_id, recorder, phase)
+        self.gpu = Gpu(env, ring, overheads, plant.step, settings, by_id, recorder, phase)
         frontend = scenario.frontend
         read = _read_costs(plant, to_gpu, from_gpu)
         by_slot: dict[int, Request] = {}
@@ -201,8 +209,24 @@ class Model:
                 "submissions": dpu.submissions,
                 "waiting_for_slot_max": dpu.waiting_max,
                 "bytes_written": self._to_gpu.bytes_sent,
+                **self._host_counters(end - start),
             },
         )
+
+    def _host_counters(self, duration_ns: int) -> dict[str, int]:
+        """A scheduler on the CPU keeps one core busy throughout: it spins where it does not work."""
+        return {"host_cpu_ns": duration_ns} if self._scenario.system.kind == "cpu-resident" else {}
+
+
+def _overheads(scenario: Scenario, plant: Plant) -> tuple[StepOverheads, policy.Limits]:
+    """Where the scheduler runs. A host thread launches as often as it likes: it has no window to renew."""
+    system = scenario.system
+    if not isinstance(system, CpuResidentSystem):
+        return DeviceOverheads(plant.gpu), plant.limits
+    profile = HostEngineProfile.load(system.profile)
+    rng = generator(scenario.seed, Stream.CPU_SCHEDULER)
+    overheads = HostOverheads(profile, host_conditions(scenario, victim_threads=1), rng)
+    return overheads, replace(plant.limits, window=_NO_WINDOW)
 
 
 def _cores(scenario: Scenario, plant: Plant) -> tuple[Cores, int]:
