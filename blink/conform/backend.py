@@ -1,0 +1,138 @@
+"""What conformance asks of a backend, and the backends that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from blink.common.config import Scenario
+from blink.common.errors import InputError
+from blink.common.lockstep import Machine, Stepper
+from blink.common.results import RunResult
+from blink.conform.mutants import flags_of
+from blink.workload.requests import Requests
+
+Progress = Callable[[int, int, int], None]
+Stop = Callable[[], bool]
+
+
+class Backend(Protocol):
+    """A way to execute the specification."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def in_real_time(self) -> bool:
+        """Whether a run's times are measured: only such a run is replayed."""
+
+    def missing(self) -> str | None:
+        """None if it can run here, else one line that says what to install."""
+
+    def run(
+        self, scenario: Scenario, requests: Requests, trace_path: Path, progress: Progress | None, stop: Stop
+    ) -> RunResult:
+        """Serve these requests and write the trace; `stop` ends it early."""
+
+    def stepper(self, machine: Machine) -> Stepper:
+        """A scheduler that goes in lock-step."""
+
+    def double_claims(self, rounds: int) -> int | None:
+        """How often two racing instances both claimed one slot; None where instances cannot race."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sim:
+    """The discrete-event simulator."""
+
+    name: str = "sim"
+    in_real_time: bool = False
+
+    def missing(self) -> str | None:
+        """It runs wherever this package does."""
+        return None
+
+    def run(
+        self, scenario: Scenario, requests: Requests, trace_path: Path, progress: Progress | None, stop: Stop
+    ) -> RunResult:
+        """Simulate."""
+        from blink.sim.run import simulate
+
+        return simulate(scenario, requests, trace_path=trace_path, progress=progress, stop=stop)
+
+    def stepper(self, machine: Machine) -> Stepper:
+        """The simulator's `Gpu`."""
+        from blink.sim.lockstep import LockStep
+
+        return LockStep(machine)
+
+    def double_claims(self, rounds: int) -> int | None:
+        """There is one thread of events."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """The device scheduler compiled for the host; with `mutant` one that is wrong on purpose."""
+
+    mutant: str | None = None
+    time_scale: float = 1.0
+    name: str = "native"
+    in_real_time: bool = True
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the compiler."""
+        return flags_of(self.mutant)
+
+    def missing(self) -> str | None:
+        """A compiler, if none is found."""
+        from blink.hw.native.build import require_compiler
+
+        try:
+            require_compiler()
+        except InputError as error:
+            return str(error)
+        return None
+
+    def run(
+        self, scenario: Scenario, requests: Requests, trace_path: Path, progress: Progress | None, stop: Stop
+    ) -> RunResult:
+        """Serve in real time, with the scheduler in a process of its own."""
+        from blink.hw.native.run import serve
+
+        return serve(
+            scenario, requests, trace_path=trace_path, progress=progress, stop=stop, time_scale=self.time_scale,
+            flags=self.flags,
+        )  # fmt: skip
+
+    def stepper(self, machine: Machine) -> Stepper:
+        """The scheduler's own `step`, in this process."""
+        from blink.hw.native.lockstep import LockStep, lockstep_settings
+
+        return LockStep(lockstep_settings(machine), flags=self.flags)
+
+    def double_claims(self, rounds: int) -> int | None:
+        """Two threads at one slot."""
+        from blink.hw.native.races import double_claims
+
+        return double_claims(rounds, self.flags)
+
+
+BACKENDS = ("sim", "native")
+
+
+def backends(names: Sequence[str], *, mutant: str | None = None, time_scale: float = 1.0) -> list[Backend]:
+    """Backends by name. Raises InputError for a name that does not exist, and for what cannot run here."""
+    found: list[Backend] = []
+    for name in names:
+        if name not in BACKENDS:
+            raise InputError(f"--backends: {name!r} does not exist; allowed: {', '.join(BACKENDS)}")
+        backend: Backend = Sim() if name == "sim" else Native(mutant, time_scale)
+        missing = backend.missing()
+        if missing is not None:
+            raise InputError(missing)
+        found.append(backend)
+    return found
