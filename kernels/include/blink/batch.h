@@ -135,8 +135,10 @@ BLINK_DEVICE void abort_ended(const Context<P> &c) {
 template <class P>
 BLINK_DEVICE void clear_sets(const Context<P> &c) {
   Local &local = c.local;
+  local.any = 0;
   for (uint32_t i = 0; i < kSlotWords; ++i) {
     local.fresh[i] = local.bad[i] = local.cancelled[i] = local.fenced[i] = local.overtime[i] = 0;
+    local.adopted[i] = 0;
   }
 }
 

@@ -18,6 +18,7 @@ struct Local {
   uint64_t fenced[kSlotWords];
   uint64_t overtime[kSlotWords];
   uint64_t adopted[kSlotWords];  // found decoding by a fresh instance
+  uint64_t any;                  // not 0 once a bit of a set was set: most boundaries find nothing to look at
 
   uint8_t queued[kSlots];     // 1 if the slot is in the queue
   uint8_t end[kSlots];        // by position in the batch (or among the claimed): the status its last token brought
@@ -54,6 +55,7 @@ struct Context {
 template <class P>
 BLINK_DEVICE void set_bit(const Context<P> &c, uint64_t *set, uint32_t slot) {
   c.platform.set_bits(&set[slot / 64], uint64_t{1} << (slot % 64));
+  c.platform.set_bits(&c.local.any, 1);
 }
 
 // --- records by the leader ---

@@ -32,6 +32,10 @@ class Scheduler {
   // E3: the batch is what decodes in the ring; the queue is found again by the first scan.
   BLINK_DEVICE void adopt() {
     P &p = c_.platform;
+    unsigned char *bytes = reinterpret_cast<unsigned char *>(&c_.local);
+    const uint32_t share = static_cast<uint32_t>(sizeof(Local)) / p.threads() + 1;
+    for (uint32_t i = share * p.thread(); i < share * (p.thread() + 1) && i < sizeof(Local); ++i) bytes[i] = 0;
+    p.barrier();
     if (p.leader()) start();
     p.barrier();
 #ifndef BLINK_MUTANT_RELAUNCH_ADOPTS_NOTHING
@@ -42,8 +46,11 @@ class Scheduler {
 #endif
     p.barrier();
     if (p.leader()) {
-      for (uint32_t slot = 0; slot < kSlots; ++slot) {
-        if (has_bit(c_.local.adopted, slot)) join_batch(c_, slot);
+      for (uint32_t word = 0; word < kSlotWords; ++word) {
+        uint64_t set = c_.local.adopted[word];
+        for (uint32_t slot = word * 64; set; ++slot, set >>= 1) {
+          if (set & 1) join_batch(c_, slot);
+        }
       }
     }
     p.barrier();
@@ -89,8 +96,6 @@ class Scheduler {
   BLINK_DEVICE void start() {
     State &state = c_.block.state();
     Local &local = c_.local;
-    unsigned char *bytes = reinterpret_cast<unsigned char *>(&local);
-    for (uint32_t i = 0; i < sizeof(Local); ++i) bytes[i] = 0;
     local.record_next = state.trace_head;
     if (state.relaunching) {
       state.relaunching = 0;
@@ -110,9 +115,11 @@ class Scheduler {
     Local &local = c_.local;
     State &state = c_.block.state();
     settle();
-    take_in(c_);
-    abort_ended(c_);
-    clear_sets(c_);
+    if (local.any) {
+      take_in(c_);
+      abort_ended(c_);
+      clear_sets(c_);
+    }
     local.scanned = 0;
     ++state.iterations;
     local.decision = stopped() ? Decision{Action::STOP, 0, Blocked::NOT} : decision();
