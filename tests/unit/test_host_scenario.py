@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from blink.common.config import Scenario, load_scenario, parse_scenario, to_toml
+from blink.common.config.system import VllmSystem
 from blink.common.errors import InputError
 from blink.common.summary import summarize
 from blink.perf.host.scenario import host_conditions, interference_of
+from blink.sim.engines.run import simulate_engine
 from blink.sim.run import simulate
 from blink.workload.build import build_load
 from tests.runs import SCENARIO
@@ -84,3 +86,17 @@ def test_blink_stays_flat_beside_other_jobs() -> None:
     # What it does feel: its path through the host, and the power of the CPUs that others keep busy.
     energy = [summary["blink"]["accounts"]["energy_mj_per_token"] for summary in (quiet, loud)]
     assert 1.05 < energy[1] / energy[0] < 1.3
+
+
+def test_a_host_driven_engine_degrades_thread_by_thread() -> None:
+    document = {**SCENARIO, "trace": {"format": "none"}, "system": {"kind": "vllm"}}
+
+    def mean_tpot_ms(threads: int) -> float:
+        jobs = {"jobs": JOBS, "threads": threads}
+        found, requests = build_load(parse_scenario({**document, "interference": jobs}, "s"))
+        assert isinstance(found.system, VllmSystem)
+        return float(summarize(simulate_engine(found, found.system, requests))["mean_tpot_ms"])
+
+    swept = [mean_tpot_ms(threads) for threads in (0, 30, 60, 90)]
+    assert swept == sorted(swept)
+    assert swept[-1] > 2 * swept[0]

@@ -64,8 +64,8 @@ class HostConditions:
         """From the event that a blocked thread waits for (a message, an interrupt) until it runs again."""
         cores = self.cores
         late = float(cores.wakeup_ns)
-        if cores.kernel_busy > 0.0 and float(rng.random()) < cores.kernel_busy:
-            late += float(rng.exponential(cores.section_ns))
+        if cores.kernel.busy > 0.0 and float(rng.random()) < cores.kernel.busy:
+            late += cores.kernel.draw_remaining_ns(rng)
         if cores.competitors > 0.0 and float(rng.random()) >= cores.wakeup_preempts:
             rivals = competitors(cores.competitors, cores.imbalance, rng)
             late += rivals * float(rng.random()) * cores.slice_ns

@@ -9,15 +9,15 @@ from blink.common.units import NS_PER_S
 from blink.perf.host.interference import Interference, Mitigations
 from blink.perf.host.measured import MeasuredWork
 from blink.perf.host.profile import HostProfile
-from blink.perf.host.stall import StallDistribution, StallSource
+from blink.perf.host.stall import KernelQueue, StallDistribution, StallSource
 
 
 @dataclass(frozen=True, slots=True)
 class CoreShare:
     """The engine's cores as its threads see them.
 
-    `competitors` is the mean number of other runnable user threads on a core of the engine, `kernel_busy` the share of
-    time in which kernel work of the other jobs holds it, `migrations_per_s` counts per second of work, and
+    `competitors` is the mean number of other runnable user threads on a core of the engine, `kernel` the work of
+    the kernel for the other jobs that holds it, `migrations_per_s` counts per second of work, and
     `oversubscription` is runnable threads per hardware thread of those the engine may use;
     `rival_weight` the scheduler's weight of a competitor over the engine's.
     """
@@ -28,8 +28,7 @@ class CoreShare:
     oversubscription: float
     competitors: float
     imbalance: float
-    kernel_busy: float
-    section_ns: float
+    kernel: KernelQueue
     slice_ns: int
     rival_weight: float
     wakeup_ns: int
@@ -50,9 +49,14 @@ def core_share(
     imbalance = 0.0 if mitigations.pinning else host.imbalance_share
     weight = host.nice_weight_step**mitigations.nice
     noise = StallSource("noise", host.noise_per_s, host.noise_ns)
-    kernel = StallSource("kernel", busy / (1.0 - busy) / section_ns * NS_PER_S, section_ns)
+    queue = KernelQueue(busy, section_ns)
+    kernel = StallSource.kernel(queue)
     turns = StallSource(
-        "slices", NS_PER_S / host.slice_ns * weight if rivals else 0.0, rivals * host.slice_ns, host.slice_ns, imbalance
+        "slices",
+        NS_PER_S / host.slice_ns * weight if rivals else 0.0,
+        rivals * host.slice_ns,
+        slice_ns=host.slice_ns,
+        imbalance=imbalance,
     )
     found = [_measured(work) for work in interference.measured]
     moved = 0.0 if mitigations.pinning else host.migration_share * (kernel.rate_per_s + turns.rate_per_s)
@@ -64,8 +68,7 @@ def core_share(
         oversubscription=victim_threads / owned + (0.0 if reserved_cores else interference.total("cpu_share") / owned),
         competitors=rivals,
         imbalance=imbalance,
-        kernel_busy=busy,
-        section_ns=section_ns,
+        kernel=queue,
         slice_ns=host.slice_ns,
         rival_weight=weight,
         wakeup_ns=host.wakeup_ns,

@@ -19,8 +19,8 @@ class InterfererProfile:
     """What one thread of a job asks of the host.
 
     `memory_bytes_per_s` is its traffic to memory when it finds the LLC contended, which is also the rate at which it
-    fills LLC lines. `kernel_share` is kernel work per thread that runs on whichever core the kernel finds:
-    write-back, reclaim, interrupts, freeing of pages.
+    fills LLC lines. `kernel_share` is work of the kernel on cores other than its own, as a share of one
+    core: write-back, reclaim, interrupts, freeing of pages, and locks held meanwhile.
     """
 
     name: str

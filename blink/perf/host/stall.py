@@ -1,4 +1,4 @@
-"""StallDistribution: how often work on a core is interrupted, and for how long."""
+"""StallDistribution: how often work on a core is interrupted, and how long; KernelQueue: by the kernel's own work."""
 
 from __future__ import annotations
 
@@ -6,26 +6,70 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blink.common.results import I64
 from blink.common.units import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
+class KernelQueue:
+    """Kernel work of other jobs on one core, all of which goes before user threads: an M/M/1 queue.
+
+    Pieces of `section_ns` on average, exponential, fill a share `busy` of the core's time. A user thread waits until
+    the queue is empty: for a busy period, or for what is left of one. Both are drawn from the inverse Gaussian law with
+    the exact mean and variance, which is the first passage of the diffusion that approximates the queue.
+    """
+
+    busy: float
+    section_ns: float
+
+    @property
+    def period_ns(self) -> float:
+        """Mean busy period, L / (1 - busy)."""
+        return self.section_ns / (1.0 - self.busy)
+
+    @property
+    def remaining_ns(self) -> float:
+        """Mean time until the queue is empty, for a thread that finds it busy: L / (1 - busy)^2."""
+        return self.period_ns / (1.0 - self.busy)
+
+    def draw_period_ns(self, rng: np.random.Generator) -> float:
+        """One busy period; its variance is L^2 (1 + busy) / (1 - busy)^3."""
+        return float(rng.wald(self.period_ns, self.section_ns / (1.0 + self.busy)))
+
+    def draw_periods_ns(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """`count` busy periods, shape (count,)."""
+        return rng.wald(self.period_ns, self.section_ns / (1.0 + self.busy), count)
+
+    def draw_remaining_ns(self, rng: np.random.Generator) -> float:
+        """Time until the queue is empty, found busy: unfinished work is exponential, and more comes while it drains."""
+        work_ns = max(1.0, float(rng.exponential(self.period_ns)))
+        return float(rng.wald(work_ns / (1.0 - self.busy), work_ns**2 / (2.0 * self.busy * self.section_ns)))
+
+
+@dataclass(frozen=True, slots=True)
 class StallSource:
     """Interruptions that arrive as a Poisson process over the CPU time of the interrupted work.
 
-    `rate_per_s` counts per second of CPU time. A length is exponential with `mean_ns`, or, where `slice_ns` is not 0,
-    `slice_ns` times the number of competitors that take their turn: the mean rounded down or up at random, so
-    that the mean holds, and one more or one less each with probability `imbalance`. With `lengths_ns`: one of those.
+    `rate_per_s` counts per second of CPU time. A length is exponential with `mean_ns`; or a busy period of `queue`; or,
+    where `slice_ns` is not 0, `slice_ns` times the number of competitors that take their turn: the mean rounded down or
+    up at random, so that the mean holds, and one more or one less each with probability `imbalance`; or one of
+    `lengths_ns`.
     """
 
     name: str
     rate_per_s: float
     mean_ns: float
+    queue: KernelQueue | None = None
     slice_ns: int = 0
     imbalance: float = 0.0
     lengths_ns: tuple[float, ...] = ()
+
+    @classmethod
+    def kernel(cls, queue: KernelQueue) -> StallSource:
+        """Busy periods of a queue: pieces arrive at a core that is free of them at the rate of the queue."""
+        return cls("kernel", queue.busy / queue.section_ns * NS_PER_S, queue.period_ns, queue)
 
     @property
     def load(self) -> float:
@@ -34,11 +78,34 @@ class StallSource:
 
     def length_ns(self, rng: np.random.Generator) -> float:
         """One interruption."""
+        if self.queue:
+            return self.queue.draw_period_ns(rng)
         if self.lengths_ns:
             return self.lengths_ns[int(rng.integers(len(self.lengths_ns)))]
-        if not self.slice_ns:
-            return float(rng.exponential(self.mean_ns))
-        return float(competitors(self.mean_ns / self.slice_ns, self.imbalance, rng) * self.slice_ns)
+        if self.slice_ns:
+            return float(competitors(self.mean_ns / self.slice_ns, self.imbalance, rng) * self.slice_ns)
+        return float(rng.exponential(self.mean_ns))
+
+    def lengths_many_ns(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """`count` interruptions, shape (count,)."""
+        if self.queue:
+            return self.queue.draw_periods_ns(count, rng)
+        if self.lengths_ns or self.slice_ns:
+            return np.array([self.length_ns(rng) for _ in range(count)], np.float64)
+        return rng.exponential(self.mean_ns, count)
+
+    def remaining_ns(self, rng: np.random.Generator) -> float:
+        """What is left of an interruption in which one finds oneself; long ones are found more often."""
+        if self.queue:
+            return self.queue.draw_remaining_ns(rng)
+        if self.lengths_ns:  # each length is found in proportion to itself
+            at = float(rng.random()) * math.fsum(self.lengths_ns)
+            ends = np.cumsum(self.lengths_ns)
+            found = min(int(np.searchsorted(ends, at, side="right")), len(self.lengths_ns) - 1)
+            return self.lengths_ns[found] * float(rng.random())
+        if self.slice_ns:
+            return max(1.0, self.length_ns(rng) / self.slice_ns) * self.slice_ns * float(rng.random())
+        return float(rng.exponential(self.mean_ns))  # of an exponential length an exponential is left
 
 
 def competitors(mean: float, imbalance: float, rng: np.random.Generator) -> int:
@@ -82,11 +149,7 @@ class StallDistribution:
         for source in self.sources:
             counts = rng.poisson(source.rate_per_s * cpu_ns / NS_PER_S)
             hit = np.repeat(np.arange(len(cpu_ns)), counts)
-            if source.slice_ns or source.lengths_ns:
-                lengths = np.array([source.length_ns(rng) for _ in hit], np.float64)
-            else:
-                lengths = rng.exponential(source.mean_ns, len(hit))
-            np.add.at(total, hit, lengths)
+            np.add.at(total, hit, source.lengths_many_ns(len(hit), rng))
         return np.rint(total).astype(np.int64)
 
     def overlap_ns(self, rng: np.random.Generator) -> float:
@@ -95,10 +158,7 @@ class StallDistribution:
         at = float(rng.random()) * (1.0 + load)
         for source in self.sources:
             if at < source.load:
-                # Long ones are found more often. What is left of an exponential length is exponential again.
-                if not source.slice_ns and not source.lengths_ns:
-                    return float(rng.exponential(source.mean_ns))
-                return max(source.mean_ns, source.length_ns(rng)) * float(rng.random())
+                return source.remaining_ns(rng)
             at -= source.load
         return 0.0
 
