@@ -41,7 +41,7 @@ def print_trials(trials: Sequence[Trial], console: Console) -> None:
 
 
 def _table(columns: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify="right" if name in _NUMBERS else "left", no_wrap=True)
     return table
@@ -76,7 +76,8 @@ def summary(proofs: Sequence[Proof], trials: Sequence[Trial]) -> str:
         killed = sum(trial.counterexample is not None for trial in trials)
         listed = [trial for trial in trials if trial.counterexample is None and trial.as_expected]
         seconds = _seconds(sum(trial.duration_ns for trial in trials))
-        lines.append(f"{killed} of {len(trials)} mutants are killed, {seconds} s")
+        known = f", {len(listed)} equivalent" if listed else ""
+        lines.append(f"{killed} of {len(trials)} mutants are killed{known}, {seconds} s")
         lines += [f"{trial.mutant.label} is {trial.mutant.value.why}." for trial in listed]
         lines += [f"{trial.mutant.label}: {_surprise(trial)}" for trial in trials if not trial.as_expected]
     return "\n".join(lines)

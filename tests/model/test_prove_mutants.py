@@ -114,6 +114,14 @@ def test_the_generation_in_a_cancel_stops_a_late_cancel() -> None:
     assert breaks_i8(Mutant.OLD_CONNECTION_LEFT_ALIVE, Mutant.CANCEL_WITHOUT_GENERATION)
 
 
+def test_a_count_before_its_token_hands_over_what_is_not_there() -> None:
+    """The shortest story breaks I2 at the last token; where a token is not the last, a longer one breaks I7."""
+    rules = Rules.of(CONFIGURATION_BY_NAME["one-request-cancel"], [Mutant.COUNT_PUBLISHED_BEFORE_TOKEN])
+    found = search(rules, accept=lambda found: found.breach.invariant == "I7").counterexample
+    assert found is not None
+    assert found.breach.message == "token 0 that request 0 gets is not its own"
+
+
 # --- stories and traces ---------------------------------------------------------------------------------------------
 
 
