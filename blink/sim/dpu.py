@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from typing import Protocol
 
 from blink.common.events import Event
+from blink.common.layout import EPOCH_MODULUS
 from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.results import Outcome
 from blink.common.ring import Ring
+from blink.common.states import SlotState
 from blink.frontend.operations import Region, Write
 from blink.frontend.request_tracker import RequestTracker
 from blink.frontend.slot_tracker import SlotTracker
 from blink.frontend.submission import Submission, Submitter
 from blink.perf.dpu import DpuProfile
 from blink.sim.clock import Clock, at
+from blink.sim.connection import Connection
 from blink.sim.gpu import Gpu
-from blink.sim.token_path import TokenPath
 from blink.sim.topology import Path
+
+
+class Reading(Protocol):
+    """What reads the tokens, as the rest of the frontend sees it."""
+
+    recycle: Callable[[list[int]], None]
+    cancelled_count: int
+
+    def watch(self, slot: int, generation: int) -> None: ...
+
+    def handed_over(self, slot: int) -> int: ...
+
+    def last_token_ns(self, slot: int) -> int: ...
 
 
 class Cores:
@@ -58,7 +74,7 @@ class Dpu:
         env: Clock,
         ring: Ring,
         gpu: Gpu,
-        path: TokenPath,
+        path: Reading,
         profile: DpuProfile,
         cores: Cores,
         to_dpu: Path,
@@ -70,11 +86,15 @@ class Dpu:
         recorder: Recorder | None,
         *,
         queue_max: int,
+        epoch: int = 0,
+        connection: Connection | None = None,
     ) -> None:
         self._env, self._ring, self._gpu, self._path, self._profile = env, ring, gpu, path, profile
         self._cores, self._to_dpu, self._to_gpu = cores, to_dpu, to_gpu
         self._slots, self._submitter, self._tracker, self._by_slot = slots, submitter, tracker, by_slot
         self._rec, self._queue_max = recorder, queue_max
+        self._epoch = epoch % EPOCH_MODULUS
+        self._connection = connection or Connection(env)
         self._requests: dict[int, Request] = {}  # waiting for a slot
         self._posting_until_ns = 0
         self._kick_armed = False
@@ -127,17 +147,17 @@ class Dpu:
             if self._rec:
                 self._rec.submitter.add(
                     event=Event.PROMPT_POSTED, t_ns=now, slot=slot, generation=descriptor.generation,
-                    epoch=descriptor.epoch, request_id=descriptor.request_id, prompt_offset=descriptor.prompt_offset,
+                    epoch=self._epoch, request_id=descriptor.request_id, prompt_offset=descriptor.prompt_offset,
                     prompt_tokens=descriptor.prompt_tokens, output_offset=descriptor.output_offset,
                     output_capacity=descriptor.output_capacity, output_tokens_max=descriptor.output_tokens_max,
                 )  # fmt: skip
         for submission, slot, descriptor in burst.submitted if self._rec else ():
             assert self._rec is not None
             self._rec.move(
-                self._rec.submitter, Event.SUBMIT, now, slot, descriptor.generation, descriptor.epoch,
+                self._rec.submitter, Event.SUBMIT, now, slot, descriptor.generation, self._epoch,
                 submission.request_id, 0,
             )  # fmt: skip
-        self._post(burst.writes)
+        self.post(burst.writes)
         if len(self._submitter):
             self._kick()
 
@@ -153,7 +173,7 @@ class Dpu:
             self.counters.wait_slot_ns += now - self._slotless_since
             self._slotless_since = None
 
-    def _post(self, writes: list[Write]) -> None:
+    def post(self, writes: list[Write]) -> None:
         """Post WRITEs in order on the one connection; those of status words take effect as they arrive.
 
         A reliable connection delivers in order, so whatever was posted before a control word has arrived with it.
@@ -165,19 +185,19 @@ class Dpu:
             arrived_ns = self._to_gpu.send(posted_ns, write.size_bytes)
             before.append(write)
             if write.region is Region.STATUS:
-                self._arrive(before, arrived_ns)
+                self._arrive(before, posted_ns, arrived_ns)
                 before = []
         if before:
-            self._arrive(before, arrived_ns)
+            self._arrive(before, posted_ns, arrived_ns)
         self._posting_until_ns = posted_ns
         self.counters.writes += len(writes)
 
-    def _arrive(self, writes: list[Write], arrived_ns: int) -> None:
+    def _arrive(self, writes: list[Write], posted_ns: int, arrived_ns: int) -> None:
         def land() -> None:
             for write in writes:
                 self._store(write)
 
-        at(self._env, arrived_ns, land)
+        self._connection.deliver(posted_ns, arrived_ns, land)
 
     def _store(self, write: Write) -> None:
         """The bytes of one WRITE land in GPU memory now."""
@@ -187,10 +207,14 @@ class Dpu:
             self._ring.write_descriptors(write.offset_bytes, write.data)
             if write.size_bytes == 8:
                 self._gpu.notify(write.offset_bytes // 64, cancel=True)
+        elif write.region is Region.HEADER:
+            self._ring.write_header(write.offset_bytes, write.data)
+            self._gpu.notify_epoch()
         elif write.region is Region.STATUS:
             for slot in self._ring.write_status(write.offset_bytes, write.data):
                 request = self._by_slot.get(slot)
-                if request is not None and request.published_ns < 0:
+                pending = self._ring.state(slot) == SlotState.PREFILL_PENDING
+                if pending and request is not None and request.published_ns < 0:
                     request.published_ns = self._env.now
                     self._gpu.notify(slot, cancel=False)
 
@@ -215,10 +239,10 @@ class Dpu:
         entry, write = cancelled
         if self._rec:
             self._rec.submitter.add(
-                event=Event.CANCEL_POSTED, t_ns=now, slot=entry.slot, generation=entry.generation, epoch=0,
+                event=Event.CANCEL_POSTED, t_ns=now, slot=entry.slot, generation=entry.generation, epoch=self._epoch,
                 request_id=entry.request_id,
             )  # fmt: skip
-        self._post([write])
+        self.post([write])
 
     def recycle(self, slots: list[int]) -> None:
         """Completed slots whose tokens are all here become free, and the next burst may use them."""
@@ -229,9 +253,9 @@ class Dpu:
             del self._by_slot[slot]
             if self._rec:
                 self._rec.move(
-                    self._rec.reader, Event.RECYCLE, self._env.now, slot, self._slots.generation(slot), 0,
+                    self._rec.reader, Event.RECYCLE, self._env.now, slot, self._slots.generation(slot), self._epoch,
                     entry.request_id, 0,
                 )  # fmt: skip
-        self._post(writes)
+        self.post(writes)
         if len(self._submitter):
             self._kick()

@@ -19,7 +19,14 @@ import simpy
 
 from blink.common import policy
 from blink.common.events import Event, GraphKind
-from blink.common.layout import GENERATION_MASK, GENERATION_SHIFT, TOKEN_COUNT_MASK, TOKEN_COUNT_SHIFT
+from blink.common.layout import (
+    EPOCH_MASK,
+    EPOCH_SHIFT,
+    GENERATION_MASK,
+    GENERATION_SHIFT,
+    TOKEN_COUNT_MASK,
+    TOKEN_COUNT_SHIFT,
+)
 from blink.common.policy import Action, Blocked, Decision, GraphShape, GraphTable, Pending
 from blink.common.recorder import Columns, Recorder
 from blink.common.request import Request
@@ -31,6 +38,9 @@ from blink.sim.clock import Alarm, Clock
 from blink.sim.overheads import StepOverheads
 
 _NEVER_NS = 2**63 - 1
+_EVERY_SLOT = -1  # in place of a slot: the frontend's epoch has changed
+_NOTHING_TO_DO = Decision(Action.IDLE)
+_STOPPED = (SlotStatus.CANCELLED, SlotStatus.FENCED)
 PLAN_STEPS_MAX = 120
 """Decode steps of one plan at most; no more than a window allows on the device."""
 Process = Generator[simpy.Event, object, None]
@@ -105,11 +115,15 @@ class Segment:
     sequence: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)  # from launched until the graph runs
     applied: int = 0
+    overdue: bool = False  # its only graph will not end in time
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSettings:
-    """What bounds the scheduler: limits of the policy, graph tables, KV blocks, time limit (0: none)."""
+    """What bounds the scheduler: limits of the policy, graph tables, KV blocks, time limit (0: none).
+
+    `graph_timeout_ns`: a graph that runs longer is given up, and nothing is launched any more (0: it may run for ever).
+    """
 
     limits: policy.Limits
     prefill_table: GraphTable
@@ -117,6 +131,7 @@ class GpuSettings:
     kv_block_count: int
     time_limit_ns: int
     stepwise: bool
+    graph_timeout_ns: int = 0
 
 
 class Gpu:
@@ -142,6 +157,8 @@ class Gpu:
         )
         self.ranges = RangeTracker()
         self.last_end_ns = 0  # of the last time anything ran
+        self.failed = False  # a graph hangs: nothing is ever launched again
+        self._crashed_ns: int | None = None
         self._phase_ns = phase_ns
         self._alarm = Alarm(env)
         self._idle = False
@@ -167,6 +184,13 @@ class Gpu:
 
     def notify(self, slot: int, *, cancel: bool) -> None:
         """A control word or a cancel word of `slot` has just become visible in the ring."""
+        self._see(slot, cancel)
+
+    def notify_epoch(self) -> None:
+        """The frontend's epoch in the ring header has just changed."""
+        self._see(_EVERY_SLOT, True)
+
+    def _see(self, slot: int, cancel: bool) -> None:
         now = self._env.now
         self._unseen.append((now, slot, cancel))
         if self._idle:
@@ -200,15 +224,7 @@ class Gpu:
     def iteration(self) -> Process:
         """One boundary, one decision, and what it asks for."""
         self._scan()
-        decision = policy.decide(
-            len(self._running),
-            self._waiting,
-            len(self._free_blocks),
-            self._limits.window - self._launches,
-            self._after_prefill,
-            self._limits,
-            self._settings.prefill_table,
-        )
+        decision = _NOTHING_TO_DO if self.failed else self._decide()
         self._note_blocked(decision.blocked)
         if self.observer:
             self.observer.decided(decision)
@@ -220,6 +236,17 @@ class Gpu:
             yield from self._relaunch()
         else:
             yield from self._wait_for_work()
+
+    def _decide(self) -> Decision:
+        return policy.decide(
+            len(self._running),
+            self._waiting,
+            len(self._free_blocks),
+            self._limits.window - self._launches,
+            self._after_prefill,
+            self._limits,
+            self._settings.prefill_table,
+        )
 
     def _wait_for_work(self) -> Process:
         if self._unseen:
@@ -248,7 +275,7 @@ class Gpu:
     # --- the boundary ---
 
     def _scan(self) -> None:
-        """Take in what was visible one scan ago: new prompts and cancels, then the time limit.
+        """Take in what was visible one scan ago: new prompts, cancels and the fence, then the time limit.
 
         A scan has no other order than that of the slots, so rejects come in that order, and aborts after them.
         """
@@ -258,7 +285,9 @@ class Gpu:
         ended: dict[int, tuple[Live, SlotStatus]] = {}
         while self._unseen and self._unseen[0][0] <= cutoff:
             _, slot, cancel = self._unseen.popleft()
-            if not cancel:
+            if slot == _EVERY_SLOT:
+                self._fence(rejected, ended)
+            elif not cancel:
                 self._take_in(slot, rejected)
             elif slot in self._running:
                 live = self._running[slot]
@@ -286,6 +315,9 @@ class Gpu:
         if self._ring.cancelled_generation(slot) == descriptor.generation:
             rejected[slot] = pending.request_id, SlotStatus.CANCELLED
             return
+        if self._epoch(slot) != self._ring.epoch:
+            rejected[slot] = pending.request_id, SlotStatus.FENCED
+            return
         insort(self._waiting, pending, key=lambda prompt: (prompt.request_id, prompt.slot))
 
     def _withdraw(self, slot: int, rejected: dict[int, tuple[int, SlotStatus]]) -> None:
@@ -296,15 +328,28 @@ class Gpu:
                 rejected[slot] = pending.request_id, SlotStatus.CANCELLED
                 return
 
+    def _fence(self, rejected: dict[int, tuple[int, SlotStatus]], ended: dict[int, tuple[Live, SlotStatus]]) -> None:
+        """Everything of an epoch that is gone ends: the frontend that submitted it was replaced."""
+        epoch = self._ring.epoch
+        for pending in [prompt for prompt in self._waiting if self._epoch(prompt.slot) != epoch]:
+            self._waiting.remove(pending)
+            rejected[pending.slot] = pending.request_id, SlotStatus.FENCED
+        for slot, live in self._running.items():
+            if live.epoch != epoch:
+                ended.setdefault(slot, (live, SlotStatus.FENCED))  # a cancel that was seen before comes first
+
     def _generation(self, slot: int) -> int:
         return self._ring.word(slot) >> GENERATION_SHIFT & GENERATION_MASK
+
+    def _epoch(self, slot: int) -> int:
+        return self._ring.word(slot) >> EPOCH_SHIFT & EPOCH_MASK
 
     def _reject(self, slot: int, request_id: int, status: SlotStatus) -> None:
         self._ring.move(slot, SlotState.DECODE_COMPLETED, status=status)
         now = self._env.now
         if self._rec:
-            who = (slot, self._generation(slot), 0, request_id)
-            if status is SlotStatus.CANCELLED:
+            who = (slot, self._generation(slot), self._epoch(slot), request_id)
+            if status in _STOPPED:
                 self._record_cancel_seen(who, status)
             self._rec.move(
                 self._rec.gpu, Event.REJECT, now, *who, 0, status=status, step=self._step, instance=self._instance
@@ -319,7 +364,7 @@ class Gpu:
             count = self._ring.move(slot, SlotState.DECODE_COMPLETED, status=status)
             if self._rec:
                 who = (slot, live.generation, live.epoch, live.request.request_id)
-                if status is SlotStatus.CANCELLED:
+                if status in _STOPPED:
                     self._record_cancel_seen(who, status)
                 self._rec.move(
                     self._rec.gpu, Event.ABORT, now, *who, count,
@@ -387,6 +432,9 @@ class Gpu:
         done_ns = claimed_ns + overheads.before_ns(self._step, claim_count) + duration
         stored_ns = done_ns + overheads.after_ns(self._step, claim_count)
         self._record_graph(Event.GRAPH_LAUNCHED, claimed_ns, shape, claim_count)
+        if self._overdue(duration):
+            yield from self._give_up(claimed)
+            return
         yield self._alarm.wait(stored_ns)
         self._account(claim_count)
         self._record_graph(Event.GRAPH_DONE, done_ns, shape, claim_count)
@@ -408,7 +456,7 @@ class Gpu:
         self._tell_other(stored_ns)
 
     def _claim(self, prompt: Pending) -> Live:
-        slot, now = prompt.slot, self._env.now
+        slot, now, epoch = prompt.slot, self._env.now, self._epoch(prompt.slot)
         word = self._ring.word(slot)
         if not self._ring.compare_and_swap(slot, word, SlotState.PREFILL_PROCESSING):
             raise RuntimeError(f"slot {slot} changed between scan and claim")
@@ -423,11 +471,11 @@ class Gpu:
         self.counters.kv_blocks_max = max(self.counters.kv_blocks_max, self._used_blocks)
         if self._rec:
             self._rec.move(
-                self._rec.gpu, Event.CLAIM, now, slot, descriptor.generation, descriptor.epoch, prompt.request_id, 0,
+                self._rec.gpu, Event.CLAIM, now, slot, descriptor.generation, epoch, prompt.request_id, 0,
                 step=self._step, instance=self._instance, kv_block_count=need,
             )  # fmt: skip
         live = Live(
-            request, prompt, slot, descriptor.generation, descriptor.epoch, blocks, end_count,
+            request, prompt, slot, descriptor.generation, epoch, blocks, end_count,
             policy.end_status(end_count, *ends), now,
         )  # fmt: skip
         if self.observer:
@@ -480,6 +528,12 @@ class Gpu:
         if self.observer:
             shape = GraphShape(GraphKind.DECODE, segment.shape_batch, segment.sequence[0])
             self.observer.launched(shape, segment.batch.lives)
+        if segment.overdue:
+            shape = GraphShape(GraphKind.DECODE, segment.shape_batch, segment.sequence[0])
+            self._record_graph(Event.GRAPH_LAUNCHED, start, shape, len(segment.batch.lives))
+            self._segment = None
+            yield from self._give_up([])
+            return
         yield self._alarm.wait(segment.stored[-1])
         self._segment = None
         self._apply(segment, len(segment.stored), last=True)
@@ -512,8 +566,16 @@ class Gpu:
         for before_ns, after_ns in zip(segment.before, after, strict=True):
             if longest > shape.sequence:
                 shape = table.choose(rows, longest)
+            duration_ns = decode_ns(shape.batch, kv_tokens)
+            if self._overdue(duration_ns):
+                if launched:
+                    break  # it comes first in the next segment
+                segment.overdue = True
+                launched.append(now)
+                sequence.append(shape.sequence)
+                break
             launched.append(now)
-            now += before_ns + decode_ns(shape.batch, kv_tokens)
+            now += before_ns + duration_ns
             done.append(now)
             now += after_ns
             stored.append(now)
@@ -534,6 +596,40 @@ class Gpu:
             oldest = min(live.claimed_ns for live in self._batch.lives)
             stop = min(stop, oldest + self._settings.time_limit_ns)
         return stop
+
+    # --- the watchdog ---
+
+    def _overdue(self, duration_ns: int) -> bool:
+        return 0 < self._settings.graph_timeout_ns < duration_ns
+
+    def _give_up(self, claimed: list[Live]) -> Process:
+        """A graph that is overdue cannot be ended from the device: its requests end as ENGINE, and all that runs."""
+        yield self._alarm.wait(self._env.now + self._settings.graph_timeout_ns)
+        self._account(len(claimed))
+        for live in claimed:
+            self._running[live.slot] = live
+            self._kv_tokens += live.prompt.prompt_tokens
+        self.failed, self._graph_since = True, None
+        self._abort({slot: (live, SlotStatus.ENGINE) for slot, live in self._running.items()})
+
+    # --- what others ask ---
+
+    def crash(self) -> None:
+        """The scheduler dies now (its clock stops with it): the graph that runs will not be published."""
+        now, segment = self._env.now, self._segment
+        self._crashed_ns = now
+        if self._rec is None:
+            return
+        if segment is not None and segment.applied < len(segment.stored):
+            shape = GraphShape(GraphKind.DECODE, segment.shape_batch, segment.sequence[segment.applied])
+            self._record_graph(Event.GRAPH_LAUNCHED, segment.launched[segment.applied], shape, len(segment.batch.lives))
+        self._rec.gpu.add(event=Event.CRASHED, t_ns=now, instance=self._instance)
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """When the scheduler's heart beat last: at the end of every scan, for as long as it lives."""
+        alive_ns = self._env.now if self._crashed_ns is None else self._crashed_ns
+        return max(0, alive_ns - (alive_ns - self._phase_ns) % self._overheads.scan_ns)
 
     @property
     def step_number(self) -> int:
@@ -565,7 +661,7 @@ class Gpu:
     def settle(self) -> None:
         """Store every planned token whose time has come, but the segment's last: its end does more than that."""
         segment = self._segment
-        if segment is not None:
+        if segment is not None and segment.stored:
             count = min(bisect_right(segment.stored, self._env.now), len(segment.stored) - 1)
             self._apply(segment, count, last=False)
 
