@@ -119,7 +119,7 @@ class HostOverheads:
         return round(self._before + rows * self._before_row)
 
     def after_ns(self, step: int, rows: int) -> int:
-        """Copy back and update the ring, with what interrupts the thread and what hides the end of the graph from it."""
+        """Copy back and update the ring, with what interrupts the thread and hides the graph's end from it."""
         work = self._before + self._after + rows * (self._before_row + self._after_row)
         return round(self._after + rows * self._after_row + self._stalled(step, work))
 

@@ -121,6 +121,9 @@ class HostThread:
         since = self._cpu_ns if self._stall_at == float("inf") else self._stall_at
         at = since + np.cumsum(rng.exponential(NS_PER_S / rates[-1], _DRAWN_AT_ONCE))
         which = np.searchsorted(rates, rng.random(_DRAWN_AT_ONCE) * rates[-1], side="right")
-        lengths = [sources[index].length_ns(rng) for index in which.tolist()]
-        self._stalls = list(zip(at.tolist(), lengths, strict=True))[::-1]
+        lengths = np.empty(_DRAWN_AT_ONCE, np.float64)
+        for index, source in enumerate(sources):
+            mine = np.flatnonzero(which == index)
+            lengths[mine] = source.lengths_many_ns(mine.size, rng)
+        self._stalls = list(zip(at.tolist(), lengths.tolist(), strict=True))[::-1]
         self._stall_at = self._stalls[-1][0]

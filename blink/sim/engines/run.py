@@ -104,7 +104,8 @@ class EngineModel:
         loop = thread(Stream.API_SERVER)
         detokenizer = thread(Stream.DETOKENIZER) if layout.detokenizer_process else None
         tokenizer = thread(Stream.TOKENIZER) if layout.tokenizer_thread else None
-        self.text = TextPath(profile, TextThreads(loop, detokenizer), to_client.one_way_ns(self._messages.chunk_bytes))
+        delivery_ns = to_client.one_way_ns(self._messages.chunk_bytes)
+        self.text = TextPath(profile, TextThreads(loop, detokenizer), delivery_ns, len(self._rows))
         self.server = Server(
             self._env, profile, ServerThreads(loop, tokenizer), to_host, plant.limits.block_tokens, self.text,
             self.recorder,

@@ -36,8 +36,6 @@ class Sequence:
     base: int = 0
     joined_at: int = 0  # decode step at which it began to decode
     preemptions: int = 0
-    delivered: int = 0  # tokens that were sent out
-    written_ns: int = 0  # when the text of the last one was written
 
     @property
     def total(self) -> int:

@@ -90,8 +90,8 @@ class Server:
         request.cancelled_ns, request.outcome, request.status = now, Outcome.CANCELLED, SlotStatus.CANCELLED
         sequence = self._sequences.pop(request.request_id)
         self._text.settle()
-        request.output_tokens = sequence.delivered
-        if sequence.delivered:
+        request.output_tokens = self._text.delivered(sequence)
+        if request.output_tokens:
             request.last_token_ns = self._text.last_token_ns(sequence)
         self.core.deliver(now + self._profile.ipc_hop_ns, sequence, abort=True)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blink.common.results import I64
 from blink.perf.host.operation import HostOp
 from blink.perf.host_engine import HostEngineProfile
 from blink.sim.engines.host import HostThread
@@ -46,10 +47,13 @@ class TextCosts:
 class TextPath:
     """Takes one message a step. Sequences of a message are served in its order, by one thread."""
 
-    def __init__(self, profile: HostEngineProfile, threads: TextThreads, delivery_ns: int) -> None:
+    def __init__(self, profile: HostEngineProfile, threads: TextThreads, delivery_ns: int, request_count: int) -> None:
         self._profile, self._threads, self._delivery_ns = profile, threads, delivery_ns
         self._costs = TextCosts.of(profile, threads)
         self.gaps = InterTokenGaps()
+        self._written = np.zeros(request_count, np.int64)  # by request: when its last text was written
+        self._delivered = np.zeros(request_count, np.int64)
+        self._ids: I64 = np.empty(0, np.int64)
         self._rows: list[Sequence] = []  # of the last messages, all alike
         self._messages = 0
         self._start_ns = self._cost_ns = 0
@@ -87,35 +91,42 @@ class TextPath:
         if cost == self._cost_ns:
             self.gaps.add(gap, count)
         else:
-            places = np.arange(1, count + 1)
+            places = self._places(count)
             self.gaps.add_all(gap + cost * places // count - self._cost_ns * places // count)
         self._messages += 1
 
     def _each(self, members: list[Sequence], start: int, cost: int) -> None:
-        count, gaps = len(members), []
-        for place, sequence in enumerate(members, 1):
-            written = start + cost * place // count
-            if sequence.delivered:
-                gaps.append(written - sequence.written_ns)
-            else:
-                request = sequence.request
-                request.read_ns, request.written_ns = start, written
-                request.first_token_ns = written + self._delivery_ns
-            sequence.written_ns = written
-            sequence.delivered += 1
-        if gaps:
-            self.gaps.add_all(np.array(gaps, np.int64))
+        count = len(members)
+        ids = self._ids = np.array([sequence.request.request_id for sequence in members], np.int64)
+        written = start + cost * self._places(count) // count
+        known = self._delivered[ids] > 0
+        if known.all():
+            self.gaps.add_all(written - self._written[ids])
+        else:
+            self.gaps.add_all((written - self._written[ids])[known])
+            for place in np.flatnonzero(~known).tolist():
+                request = members[place].request
+                request.read_ns, request.written_ns = start, int(written[place])
+                request.first_token_ns = request.written_ns + self._delivery_ns
+        self._written[ids] = written
+        self._delivered[ids] += 1
 
     def settle(self) -> None:
         """Bring counts and times of the members up to date."""
-        if not self._messages:
-            return
-        count = len(self._rows)
-        for place, sequence in enumerate(self._rows, 1):
-            sequence.written_ns = self._start_ns + self._cost_ns * place // count
-            sequence.delivered += self._messages
-        self._messages = 0
+        if self._messages:
+            count = len(self._rows)
+            self._written[self._ids] = self._start_ns + self._cost_ns * self._places(count) // count
+            self._delivered[self._ids] += self._messages
+            self._messages = 0
+
+    @staticmethod
+    def _places(count: int) -> I64:
+        return np.arange(1, count + 1)
+
+    def delivered(self, sequence: Sequence) -> int:
+        """Tokens of the sequence that were sent (call `settle` before)."""
+        return int(self._delivered[sequence.request.request_id])
 
     def last_token_ns(self, sequence: Sequence) -> int:
         """When the client has the sequence's last token that was sent (call `settle` before)."""
-        return sequence.written_ns + self._delivery_ns
+        return int(self._written[sequence.request.request_id]) + self._delivery_ns
