@@ -179,7 +179,8 @@ def test_more_interference_is_never_better(kind: str) -> None:
         values = [summary[name] for summary in found]
         for before, after in pairwise(values):
             assert sign * after > sign * before * (1 - sign * 0.02), (name, values)
-        assert sign * values[-1] > sign * values[0] * (1 + sign * 0.03), (name, values)
+        least = 0.03 if sign > 0 else 0.0  # the load is one that still is served, only later
+        assert sign * values[-1] > sign * values[0] * (1 + least), (name, values)
 
 
 def test_blink_does_not_feel_interference() -> None:

@@ -21,10 +21,10 @@ from blink.common.config.system import HostDrivenSystem
 from blink.common.errors import InputError
 from blink.perf.gpu import GpuProfile
 from blink.perf.host_engine import HostEngineProfile
+from blink.perf.search import fit_constants
 from blink.sim.engines.replay import compare, replay, report
 
 FREE_GPU = ("memory_efficiency", "attention_bandwidth_efficiency", "flops_efficiency")
-STEPS = (0.08, 0.04, 0.02, 0.01, 0.005)
 LOW = 0.05
 SEEDS = 3
 PACED = ("schedule", "prepare", "launch", "kernel_launch", "sync", "update", "output")
@@ -38,12 +38,6 @@ class Guess:
     attention_bandwidth_efficiency: float
     flops_efficiency: float
     host_pace: float = 1.0
-
-    def moved(self, name: str, factor: float) -> Guess | None:
-        """The same with one constant moved, None if it cannot be."""
-        value = round(getattr(self, name) * factor, 5)
-        high = 1.0 if name in FREE_GPU else 10.0
-        return dataclasses.replace(self, **{name: value}) if LOW <= value <= high else None
 
 
 class Calibration:
@@ -72,19 +66,9 @@ class Calibration:
 
     def fit(self) -> Guess:
         """Search along one constant after the other, with ever smaller steps."""
-        best = self.start
-        names = [field.name for field in dataclasses.fields(Guess)]
-        for step in STEPS:
-            moved = True
-            while moved:
-                moved = False
-                for name in names:
-                    for factor in (1 + step, 1 / (1 + step)):
-                        other = best.moved(name, factor)
-                        if other is not None and self.loss(other) < self.loss(best) - 1e-5:
-                            best, moved = other, True
-                            break
-        return best
+        bounds = dict.fromkeys(FREE_GPU, (LOW, 1.0)) | {"host_pace": (0.1, 10.0)}
+        start = dataclasses.asdict(self.start)
+        return Guess(**fit_constants(start, bounds, lambda constants: self.loss(Guess(**constants))))
 
     def scenario(self, guess: Guess, folder: Path) -> Scenario:
         """The scenario with profiles of a guess, which are written into `folder`; the host's only if its pace moved."""
