@@ -28,6 +28,10 @@ class Backend(Protocol):
     def in_real_time(self) -> bool:
         """Whether a run's times are measured: only such a run is replayed."""
 
+    @property
+    def time_scale(self) -> float:
+        """What the times of a scenario are multiplied by."""
+
     def missing(self) -> str | None:
         """None if it can run here, else one line that says what to install."""
 
@@ -49,6 +53,7 @@ class Sim:
 
     name: str = "sim"
     in_real_time: bool = False
+    time_scale: float = 1.0
 
     def missing(self) -> str | None:
         """It runs wherever this package does."""

@@ -48,7 +48,7 @@ def _folded(lines: Sequence[str]) -> Iterator[str]:
             cut = line.rfind(" ", 8, _WIDTH)
             cut = cut if cut > 0 else _WIDTH
             yield line[:cut]
-            line = "    " + line[cut:].lstrip()  # noqa: PLW2901  # the rest of the same line
+            line = "    " + line[cut:].lstrip()
         yield line
 
 
@@ -59,8 +59,7 @@ def decision_lines(decision: StepDecision) -> list[str]:
     """One iteration: what was decided, then what followed, one line each."""
     why = "" if decision.blocked is Blocked.NOT else f", the next waits for {decision.blocked.value}"
     lines = [f"step {decision.step}: {decision.action.value}{why}"]
-    for claimed in decision.claimed:
-        lines.append(f"  r{claimed.request_id} in slot {claimed.slot}, blocks {_numbers(claimed.blocks)}")
+    lines += [f"  r{it.request_id} in slot {it.slot}, blocks {_numbers(it.blocks)}" for it in decision.claimed]
     if decision.graph is not None:
         lines.append(f"  {graph_words(decision.graph)}: slots {_numbers(decision.members)}")
     lines += [f"  {event_words(*event)}" for event in decision.events]

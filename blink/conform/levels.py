@@ -75,7 +75,6 @@ class Comparison:
 class Run:
     """One backend's run of the scenario."""
 
-    backend: Backend
     result: RunResult
     trace: Trace
 
@@ -89,27 +88,28 @@ class Campaign:
     requests: Requests
     tick: Tick = lambda what, done: None
     stall_s: float = STALL_S
-    _runs: list[Run] = field(default_factory=list)
+    _runs: dict[str, Run] = field(default_factory=dict)
 
     def compare(self, levels: Sequence[Level], scripts: int, seed: int) -> Iterator[Comparison]:
         """The levels in their order."""
         for level in Level:
             if level not in levels:
                 continue
+            first, *others = self.backends
             if level is Level.LEGAL:
-                yield from (self._legal(run) for run in self.runs())
+                yield from (self.legal(backend) for backend in self.backends)
             elif level is Level.EQUIVALENT:
-                yield from (self._equivalent(self.runs()[0], run) for run in self.runs()[1:])
+                yield from (self.equivalent(first, other) for other in others)
             elif level is Level.LOCKSTEP:
-                yield from (self._lockstep(self.backends[0], other, scripts, seed) for other in self.backends[1:])
+                yield from (self.lockstep(first, other, scripts, seed) for other in others)
             else:
-                yield from (self._replay(run) for run in self.runs() if run.backend.in_real_time)
+                yield from (self.replay(backend) for backend in self.backends if backend.in_real_time)
 
-    def runs(self) -> list[Run]:
-        """Every backend's run, made when it is first asked for."""
-        if not self._runs:
-            self._runs = [self._run(backend) for backend in self.backends]
-        return self._runs
+    def run(self, backend: Backend) -> Run:
+        """A backend's run of the scenario, made when it is first asked for."""
+        if backend.name not in self._runs:
+            self._runs[backend.name] = self._run(backend)
+        return self._runs[backend.name]
 
     def _run(self, backend: Backend) -> Run:
         patience = Patience(self.stall_s)
@@ -122,13 +122,13 @@ class Campaign:
             path = Path(folder) / "trace.parquet"
             stop = patience.is_over if backend.in_real_time else _never
             result = backend.run(self.scenario, self.requests, path, progress, stop)
-            return Run(backend, result, read_trace(path))
+            return Run(result, read_trace(path))
 
     # --- legal ---
 
-    def _legal(self, run: Run) -> Comparison:
+    def legal(self, backend: Backend) -> Comparison:
         """The checker over the trace, every token the one that was sampled, no slot claimed twice in a race."""
-        name = run.backend.name
+        name, run = backend.name, self.run(backend)
         self.tick(f"checking the trace of {name}", 0)
         verdict = check_trace(run.trace)
         compared = {"requests": len(run.result.requests["request_id"]), "events": len(run.trace)}
@@ -146,7 +146,7 @@ class Campaign:
                 Difference(f"L2: {name}: {_unfinished(run)} requests never ended", tuple(run.result.notes)),
             )
         if code == CONFORMS:
-            races, code, difference = self._races(run.backend)
+            races, code, difference = self._races(backend)
             compared |= races
         return Comparison(Level.LEGAL, (name,), compared, code, reason if code == INCONCLUSIVE else "", difference)
 
@@ -162,8 +162,9 @@ class Campaign:
 
     # --- equivalent ---
 
-    def _equivalent(self, ours: Run, theirs: Run) -> Comparison:
-        names = (ours.backend.name, theirs.backend.name)
+    def equivalent(self, first: Backend, other: Backend) -> Comparison:
+        """Each request's transitions on both."""
+        names, ours, theirs = (first.name, other.name), self.run(first), self.run(other)
         self.tick(f"comparing transitions of {names[0]} and {names[1]}", 0)
         compared, difference = compare_lives(names, (ours.trace, theirs.trace), (ours.result, theirs.result))
         if difference is not None:
@@ -175,12 +176,12 @@ class Campaign:
 
     # --- lock-step ---
 
-    def _lockstep(self, ours: Backend, theirs: Backend, scripts: int, seed: int) -> Comparison:
-        """The scenario's own arrivals at the steps at which the simulator saw them, then random scripts."""
-        names, openers = (ours.name, theirs.name), (ours.stepper, theirs.stepper)
+    def lockstep(self, first: Backend, other: Backend, scripts: int, seed: int) -> Comparison:
+        """The scenario's own arrivals at the steps at which the first backend saw them, then random scripts."""
+        names, openers = (first.name, other.name), (first.stepper, other.stepper)
 
         def candidates() -> Iterator[Script]:
-            yield Script(machine_of(self.scenario), tuple(record(self.runs()[0].trace).operations))
+            yield Script(machine_of(self.scenario), tuple(record(self.run(first).trace).operations))
             yield from random_scripts(seed, scripts)
 
         tally, difference = compare_scripts(
@@ -200,15 +201,16 @@ class Campaign:
 
     # --- replay ---
 
-    def _replay(self, run: Run) -> Comparison:
-        names = (run.backend.name, "sim")
+    def replay(self, backend: Backend) -> Comparison:
+        """What a backend's scheduler saw, and how long each step took, given to the simulator's."""
+        names, run = (backend.name, "sim"), self.run(backend)
         self.tick(f"replaying the run of {names[0]} in the simulator", 0)
         footer = run.trace.footer
         if run.result.partial or footer is None or any(footer.dropped.values()):
             reason = f"the run of {names[0]} ended early or its trace has drops"
             return Comparison(Level.REPLAY, names, {"events": 0}, INCONCLUSIVE, reason)
         recording = record(run.trace)
-        again = replay(recording, machine_of(self.scenario))
+        again = replay(recording, machine_of(self.scenario, backend.time_scale))
         compared = {
             "requests": len(recording.slots),
             "decisions": len(recording.steps) + len(recording.relaunched_ns),
@@ -234,8 +236,8 @@ class Patience:
         return time.monotonic() - self._since_s > self._stall_s
 
 
-def machine_of(scenario: Scenario) -> Machine:
-    """The scheduler's bounds under a scenario."""
+def machine_of(scenario: Scenario, time_scale: float = 1.0) -> Machine:
+    """The scheduler's bounds under a scenario whose times are multiplied by `time_scale`."""
     plant = Plant.of(scenario)
     return Machine(
         plant.limits,
@@ -244,7 +246,7 @@ def machine_of(scenario: Scenario) -> Machine:
         min(plant.memory.kv_block_count, _KV_BLOCKS_MAX),
         scenario.limits.prompt_capacity_tokens,
         scenario.limits.output_capacity_tokens,
-        scenario.limits.time_limit_ns,
+        round(scenario.limits.time_limit_ns * time_scale),
     )
 
 

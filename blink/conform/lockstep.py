@@ -71,10 +71,10 @@ def _difference(
     ours: StepDecision | None,
     theirs: StepDecision | None,
 ) -> Difference:
-    if ours is None or theirs is None:
-        going, over = (names[1], names[0]) if ours is None else (names[0], names[1])
-        step = (ours or theirs).step if ours or theirs else 0
-        what = f"step {step}: {going} goes on where {over} is done"
+    if ours is None:
+        what = f"{names[0]} is done where {names[1]} goes on"
+    elif theirs is None:
+        what = f"step {ours.step}: {names[1]} is done where {names[0]} goes on"
     else:
         what = f"step {ours.step}: {first_difference(ours, theirs)} of {names[0]} and {names[1]} differ"
     common = [decision_lines(decision) for decision in before]

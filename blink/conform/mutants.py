@@ -17,7 +17,7 @@ MUTANTS = {
 
 
 def flags_of(mutant: str | None) -> tuple[str, ...]:
-    """Compiler flags that make the native scheduler this mutant; none for None. Raises InputError for an unknown one."""
+    """Compiler flags that make the native scheduler this mutant; none for None. Raises InputError if it is unknown."""
     if mutant is None:
         return ()
     label = mutant.lower().replace("_", "-")

@@ -135,7 +135,7 @@ def _groups(rows: Rows, arrivals: dict[int, Arrival]) -> list[_Group]:
         if event not in _ENTERED and not cancelled and event != Event.RELAUNCHED:
             continue
         key = (step, instance - (event == Event.RELAUNCHED))
-        # A boundary rejects in the order of slots: a smaller slot was rejected by a later boundary of an idle scheduler.
+        # A boundary rejects in the order of slots: a smaller slot was rejected later, by an idle scheduler's next.
         again = event == Event.REJECT and slot < last_reject
         if not groups or (groups[-1].step, groups[-1].instance) != key or again:
             groups.append(_Group(*key, t_ns))
@@ -177,7 +177,7 @@ def _steps(rows: Rows) -> dict[int, _Step]:
 
 
 def replay(recording: Recording, machine: Machine) -> Rows:
-    """The rows of the simulator's scheduler under what the recorded one saw. Stops where it goes beyond the recording."""
+    """The rows of the simulator's scheduler under what the recorded one saw, no further than the recording goes."""
     timing = Timing()
     stepper = LockStep(machine, timing=timing, slots=_GivenSlots(recording.slots))
     limit_ns = _limit_times(recording.rows)

@@ -20,7 +20,7 @@ def shrink(names: tuple[str, str], openers: tuple[Opener, Opener], script: Scrip
     while shorter and tries < TRIES_MAX:
         shorter = False
         for operation in reversed(script.operations):
-            smaller = _without(script, operation)
+            smaller = _at_once(_without(script, operation))
             if not smaller.operations or tries == TRIES_MAX:
                 continue
             tries += 1
@@ -29,6 +29,12 @@ def shrink(names: tuple[str, str], openers: tuple[Opener, Opener], script: Scrip
                 script, difference, shorter = smaller, found, True
                 break
     return difference
+
+
+def _at_once(script: Script) -> Script:
+    """The script from its first operation on."""
+    first = min((operation.at_step for operation in script.operations), default=0)
+    return replace(script, operations=tuple(replace(op, at_step=op.at_step - first) for op in script.operations))
 
 
 def _without(script: Script, gone: Operation) -> Script:

@@ -13,7 +13,7 @@ import pytest
 from tests.shared import ROOT
 
 PACKAGE = ROOT / "blink"
-TOP = {"report", "plan", "commands", "cli", "__main__"}
+TOP = {"report", "plan", "conform", "commands", "cli", "__main__"}
 """What stands on everything else; nothing below imports it."""
 LOWER = {"common", "frontend", "workload", "perf", "prove"}
 """What every backend may use."""
@@ -28,7 +28,8 @@ ALLOWED = {
     "hw": LOWER - {"prove"},
     "report": LOWER,
     "plan": {*LOWER, "sim", "report"},
-    "commands": {*LOWER, "sim", "hw", "report", "plan"},
+    "conform": {*LOWER, "sim", "hw"},
+    "commands": {*LOWER, "sim", "hw", "report", "plan", "conform"},
     "cli": {"common", "commands"},
 }
 """Layer -> the other layers that it may import; the version in blink/__init__.py is everybody's."""
