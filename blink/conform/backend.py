@@ -84,13 +84,14 @@ class Native:
 
     mutant: str | None = None
     time_scale: float = 1.0
+    compiler_flags: tuple[str, ...] = ()
     name: str = "native"
     in_real_time: bool = True
 
     @property
     def flags(self) -> tuple[str, ...]:
         """For the compiler."""
-        return flags_of(self.mutant)
+        return (*self.compiler_flags, *flags_of(self.mutant))
 
     def missing(self) -> str | None:
         """A compiler, if none is found."""

@@ -11,6 +11,7 @@ from itertools import zip_longest
 import numpy as np
 
 from blink.common.lockstep import Machine, StepDecision, Stepper, iterate
+from blink.common.states import SlotStatus
 from blink.conform.compare import STEPS_BEFORE, Difference, decision_lines, first_difference, side_by_side
 from blink.conform.script import Script, SeededChoices, draw_script
 
@@ -26,7 +27,8 @@ class Compared:
     requests: int = 0
     decisions: int = 0
     events: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)  # decisions by action, events by label
+    kinds: Counter[str] = field(default_factory=Counter)
+    """Decisions by action and by what waits, events by label and by status."""
     script: Script | None = None  # the last one
 
     def add(self, decision: StepDecision) -> None:
@@ -34,7 +36,9 @@ class Compared:
         self.decisions += 1
         self.events += len(decision.events)
         self.kinds[decision.action.value] += 1
+        self.kinds[f"waits for {decision.blocked.value}"] += 1
         self.kinds.update(event.label for event, *_ in decision.events)
+        self.kinds.update(SlotStatus(status).label for *_, status in decision.events if status > 0)
 
 
 def random_scripts(seed: int, count: int) -> Iterator[Script]:

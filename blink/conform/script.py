@@ -18,7 +18,10 @@ T = TypeVar("T")
 PROMPT_CAPACITY_TOKENS = 64
 _CONTEXT_TOKENS = 128
 _OUTPUT_TOKENS_MAX = 14
-_LATEST_CANCEL = 12
+# Mostly 0, in one draw each: a draw that decides whether there is another one makes scripts hard to shrink.
+_GAPS = (*[0] * 10, 1, 2, 3, 4)
+_EOS = (*[0] * 30, *range(1, _OUTPUT_TOKENS_MAX + 2))
+_CANCELS = (*[0] * 36, *range(1, 13))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +120,11 @@ class _Life:
 
 def _life(choices: Choices) -> _Life:
     return _Life(
-        gap=choices.integer(0, 4) if choices.integer(0, 2) == 2 else 0,
+        gap=choices.pick(_GAPS),
         prompt_tokens=choices.integer(1, PROMPT_CAPACITY_TOKENS),
         output_tokens_max=choices.integer(1, _OUTPUT_TOKENS_MAX),
-        eos_at=choices.integer(0, _OUTPUT_TOKENS_MAX + 1) if choices.integer(0, 2) == 2 else 0,
-        cancel_after=choices.integer(1, _LATEST_CANCEL) if choices.integer(0, 3) == 3 else 0,
+        eos_at=choices.pick(_EOS),
+        cancel_after=choices.pick(_CANCELS),
     )
 
 
@@ -141,7 +144,7 @@ def draw_script(choices: Choices, requests_most: int = 12) -> Script:
     needs = [kv_blocks_needed(x.prompt_tokens, x.output_tokens_max, limits.block_tokens) for x in lives]
     machine = Machine(limits, prefill, decode, max(needs) + spare, PROMPT_CAPACITY_TOKENS, capacity, time_limit_ns)
     # The line is in the order of request ids: where they fall, whoever comes last goes first.
-    return Script(machine, tuple(_operations(lives, falling=choices.integer(0, 3) == 3)))
+    return Script(machine, tuple(_operations(lives, falling=choices.pick((False, False, False, True)))))
 
 
 def _tables(choices: Choices, limits: Limits) -> tuple[GraphTable, GraphTable]:
