@@ -1,19 +1,17 @@
 """Fit efficiencies to the beginning of a measured run: `python -m blink.sim.engines.calibrate SCENARIO --out DIR`.
 
 The whole run is replayed, because later arrivals wait in the same line, but only the latencies of its first requests
-take part in the fit. Free are the GPU's shares of bandwidth (products, attention) and of its FLOP rate, and the pace of
-the engine's host work. Written are profiles, of the GPU and, if its pace moved, of the host engine, each stating
-what it was fitted on.
+take part in the fit. Free are what the GPU reaches of its bandwidth (products, attention) and of its FLOP rate, ramp
+and overlap of its products, and the pace of the engine's host work. Written are profiles, of the GPU and, if its pace
+moved, of the host engine, each stating what it was fitted on.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from blink.common.config import Scenario, load_scenario
@@ -21,23 +19,23 @@ from blink.common.config.system import HostDrivenSystem
 from blink.common.errors import InputError
 from blink.perf.gpu import GpuProfile
 from blink.perf.host_engine import HostEngineProfile
-from blink.perf.search import fit_constants
+from blink.perf.search import Constants, fit_constants
 from blink.sim.engines.replay import compare, replay, report
 
-FREE_GPU = ("memory_efficiency", "attention_bandwidth_efficiency", "flops_efficiency")
-LOW = 0.05
+FREE_GPU = {
+    "memory_efficiency": (0.05, 1.0),
+    "attention_bandwidth_efficiency": (0.05, 1.0),
+    "flops_efficiency": (0.05, 1.0),
+    "gemm_ramp_ns": (100.0, 50_000.0),
+    "gemm_overlap_exponent": (1.0, 16.0),
+}
+HELD_GPU = ("attention_flops_efficiency", "kernel_floor_ns")
+"""What the fit relied on besides: stated in the profile, so that it stays as it was."""
+PACE = "host_pace"
+"""Factor on every cost of a step on the host."""
+PACE_BOUNDS = (0.1, 10.0)
 SEEDS = 3
 PACED = ("schedule", "prepare", "launch", "kernel_launch", "sync", "update", "output")
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """Values of the free constants; `host_pace` multiplies every cost of a step on the host."""
-
-    memory_efficiency: float
-    attention_bandwidth_efficiency: float
-    flops_efficiency: float
-    host_pace: float = 1.0
 
 
 class Calibration:
@@ -50,32 +48,27 @@ class Calibration:
         self._system = scenario.system
         self._gpu = GpuProfile.load(scenario.gpu.profile)
         self._host = HostEngineProfile.load(scenario.system.profile)
-        self.start = Guess(*(getattr(self._gpu, name) for name in FREE_GPU))
-        self._known: dict[Guess, float] = {}
+        self.start: Constants = {name: float(getattr(self._gpu, name)) for name in FREE_GPU} | {PACE: 1.0}
 
-    def loss(self, guess: Guess) -> float:
+    def loss(self, guess: Constants) -> float:
         """Root of the mean squared relative error of mean, P50 and P99 over the first requests, over a few seeds."""
-        found = self._known.get(guess)
-        if found is None:
-            squares = []
-            for seed in range(self._scenario.seed, self._scenario.seed + SEEDS):
-                pair = replay(self.scenario(guess, self._folder).model_copy(update={"seed": seed}))
-                squares += [row.error**2 for row in compare(*pair, slice(0, self._first))]
-            found = self._known[guess] = math.sqrt(math.fsum(squares) / len(squares))
-        return found
+        squares = []
+        scenario = self.scenario(guess, self._folder)
+        for seed in range(scenario.seed, scenario.seed + SEEDS):
+            pair = replay(scenario.model_copy(update={"seed": seed}))
+            squares += [row.error**2 for row in compare(*pair, slice(0, self._first))]
+        return math.sqrt(math.fsum(squares) / len(squares))
 
-    def fit(self) -> Guess:
+    def fit(self) -> Constants:
         """Search along one constant after the other, with ever smaller steps."""
-        bounds = dict.fromkeys(FREE_GPU, (LOW, 1.0)) | {"host_pace": (0.1, 10.0)}
-        start = dataclasses.asdict(self.start)
-        return Guess(**fit_constants(start, bounds, lambda constants: self.loss(Guess(**constants))))
+        return fit_constants(self.start, FREE_GPU | {PACE: PACE_BOUNDS}, self.loss)
 
-    def scenario(self, guess: Guess, folder: Path) -> Scenario:
+    def scenario(self, guess: Constants, folder: Path) -> Scenario:
         """The scenario with profiles of a guess, which are written into `folder`; the host's only if its pace moved."""
         gpu, host = folder / "gpu.toml", folder / "host-engine.toml"
         gpu.write_text(self._gpu_toml(guess), encoding="utf-8")
         update: dict[str, object] = {"gpu": self._scenario.gpu.model_copy(update={"profile": str(gpu)})}
-        if guess.host_pace != 1.0:
+        if guess[PACE] != 1.0:
             host.write_text(self._host_toml(guess), encoding="utf-8")
             update["system"] = self._system.model_copy(update={"profile": str(host)})
         return self._scenario.model_copy(update=update)
@@ -86,7 +79,7 @@ class Calibration:
         name = Path(trace.file).name if trace else ""
         return f"python -m blink.sim.engines.calibrate on the first {self._first} requests of {name}"
 
-    def _gpu_toml(self, guess: Guess) -> str:
+    def _gpu_toml(self, guess: Constants) -> str:
         held = "range = { batch = [1, 64], tokens = [1, 4096] }"
         lines = [
             'profile = "gpu"',
@@ -97,13 +90,19 @@ class Calibration:
             "[constants]",
         ]
         lines += [
-            f'{name} = {{ value = {getattr(guess, name)}, unit = "ratio", kind = "fitted", '
+            f'{name} = {{ value = {_shown(guess[name], found.unit)}, unit = "{found.unit}", kind = "fitted", '
             f'source = "{self._source}", {held} }}'
-            for name in FREE_GPU
+            for name, found in ((name, self._gpu.constants[name]) for name in FREE_GPU)
         ]
+        for name in HELD_GPU:
+            found = self._gpu.constants[name]
+            source = f"{self._gpu.name}, held fast in the fit"
+            lines.append(
+                f'{name} = {{ value = {found.value}, unit = "{found.unit}", kind = "assumed", source = "{source}" }}'
+            )
         return "\n".join(lines) + "\n"
 
-    def _host_toml(self, guess: Guess) -> str:
+    def _host_toml(self, guess: Constants) -> str:
         held = "range = { batch = [1, 64] }"
         lines = [
             'profile = "host-engine"',
@@ -115,13 +114,17 @@ class Calibration:
         ]
         for name, found in self._host.constants.items():
             if name.split("_ns")[0] in PACED and found.value:
-                value = found.value * guess.host_pace
-                shown = round(value, 4) if found.unit == "ns/token" else round(value)
+                shown = _shown(found.value * guess[PACE], found.unit)
                 lines.append(
                     f'{name} = {{ value = {shown}, unit = "{found.unit}", kind = "fitted", '
-                    f'source = "{self._source}: {guess.host_pace} of {self._host.name}", {held} }}'
+                    f'source = "{self._source}: {guess[PACE]} of {self._host.name}", {held} }}'
                 )
         return "\n".join(lines) + "\n"
+
+
+def _shown(value: float, unit: str) -> str:
+    """As a profile states it: whole nanoseconds, other units with five digits after the point."""
+    return str(round(value)) if unit == "ns" else str(round(value, 5))
 
 
 def _base(profile: str) -> str:
@@ -139,10 +142,11 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             calibration = Calibration(load_scenario(options.scenario), options.first, Path(folder))
             found = calibration.fit()
-            paces = {pace: calibration.loss(dataclasses.replace(found, host_pace=pace)) for pace in (0.5, 2.0)}
-        print(f"loss {calibration.loss(calibration.start):.4f} -> {calibration.loss(found):.4f}")
-        for field in dataclasses.fields(found):
-            print(f"{field.name} = {getattr(found, field.name)} (was {getattr(calibration.start, field.name)})")
+            before, after = calibration.loss(calibration.start), calibration.loss(found)
+            paces = {pace: calibration.loss({**found, PACE: pace}) for pace in (0.5, 2.0)}
+        print(f"loss {before:.4f} -> {after:.4f}")
+        for name, value in found.items():
+            print(f"{name} = {value} (was {calibration.start[name]})")
         for pace, loss in paces.items():
             print(f"loss with host_pace {pace}: {loss:.4f}")
         options.out.mkdir(parents=True, exist_ok=True)
