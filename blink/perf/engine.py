@@ -14,7 +14,8 @@ class EngineProfile:
     """Kernels of a captured step and the activations that its unfused kernels move.
 
     `*_accesses` count reads and writes, outside the matrix products, of one element per token and layer: of the hidden
-    state, of all query heads, of all key heads, of the FFN's inner state.
+    state, of all query heads, of all key heads, of the FFN's inner state. `elementwise_efficiency` is the share of the
+    bandwidth of a plain copy at which those accesses run.
     """
 
     name: str
@@ -27,6 +28,7 @@ class EngineProfile:
     query_accesses: float = constant("accesses", 0)
     kv_accesses: float = constant("accesses", 0)
     ffn_accesses: float = constant("accesses", 0)
+    elementwise_efficiency: float = constant("ratio", 0.01, 1, default=1.0)
     logit_accesses: float = constant("accesses", 1)
     graph_bytes: int = constant("bytes", 0)
     workspace_bytes: int = constant("bytes", 0)

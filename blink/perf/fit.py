@@ -1,9 +1,9 @@
-"""Fit the two free constants of the decode roofline to measured steps: `python -m blink.perf.fit [points.toml]`.
+"""Fit the free constants of the roofline to measured steps: `python -m blink.perf.fit [points.toml ...]`.
 
-Free are the floor of a captured kernel and the share of the memory bandwidth that attention reaches; the
-bandwidth of the matrix products and the FLOP rate are measured apart. A step is linear in the floor and in the
-reciprocal of that share, so least squares over relative errors has a closed form. Points whose use is "holdout"
-are predicted, never fitted.
+Free are six constants that no other measurement gives: what a kernel and a product take beyond their bytes, how well a
+product overlaps bytes and FLOPs, the shares that attention reaches, and the share of a copy's bandwidth at which the
+plain engine's element-wise kernels run. Least squares over relative errors, by Levenberg and Marquardt's method
+from a fixed start. Points whose use is "holdout" are predicted, never fitted.
 """
 
 from __future__ import annotations
@@ -12,48 +12,30 @@ import argparse
 import dataclasses
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from blink.common.errors import InputError
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
-from blink.perf.profile import SHIPPED, read_toml
-from blink.perf.shape import ModelShape
-from blink.perf.step import StepModel
+from blink.perf.points import Point, Points, load_points, shipped_points
+from blink.perf.step import DEFAULT_ENGINE
 
-DEFAULT_POINTS = SHIPPED / "points" / "h200-llama-3-8b.toml"
-USES = ("fit", "holdout")
-ROUNDS = 20
+Vector = npt.NDArray[np.float64]
 
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measured decode step: the period of the launch loop for `batch` sequences of `kv_length` tokens each."""
-
-    use: str
-    batch: int
-    kv_length: int
-    layers: int
-    period_ns: int
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """A file of measured steps of one model shape, engine and GPU."""
-
-    gpu: GpuProfile
-    engine: EngineProfile
-    shape: ModelShape
-    dtype_bytes: int
-    points: tuple[Point, ...]
-
-    def model(self, point: Point, gpu: GpuProfile) -> StepModel:
-        """The step model of a point, whose layer count may differ from the shape's."""
-        shape = dataclasses.replace(self.shape, layer_count=point.layers)
-        return StepModel(shape, gpu, self.dtype_bytes, engine=self.engine)
+START = (2000.0, 3000.0, 2.0, 0.9, 0.5, 0.7)
+LOW = (1.0, 1.0, 1.0, 0.01, 0.01, 0.01)
+HIGH = (1e6, 1e6, 100.0, 1.0, 1.0, 1.0)
+DIGITS = (0, 0, 3, 4, 4, 4)
+ROUNDS = 200
+STEP = 1e-4  # relative, of a finite difference
+STANDING = 1e-7  # relative, below which no constant moves any more
+CONDITION = 1e-4  # least singular value over the largest, per relative change of a constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,119 +43,161 @@ class Fit:
     """What the fit determines, rounded as a profile states it."""
 
     kernel_floor_ns: int
+    gemm_ramp_ns: int
+    gemm_overlap_exponent: float
     attention_bandwidth_efficiency: float
+    attention_flops_efficiency: float
+    elementwise_efficiency: float
 
-    def applied(self, gpu: GpuProfile) -> GpuProfile:
+    def on_gpu(self, gpu: GpuProfile) -> GpuProfile:
         """`gpu` with these constants."""
         return dataclasses.replace(
             gpu,
             kernel_floor_ns=self.kernel_floor_ns,
+            gemm_ramp_ns=self.gemm_ramp_ns,
+            gemm_overlap_exponent=self.gemm_overlap_exponent,
             attention_bandwidth_efficiency=self.attention_bandwidth_efficiency,
+            attention_flops_efficiency=self.attention_flops_efficiency,
         )
+
+    def on_engine(self, engine: EngineProfile) -> EngineProfile:
+        """`engine` with these constants; only the plain engine's are fitted."""
+        if engine.name != DEFAULT_ENGINE:
+            return engine
+        return dataclasses.replace(engine, elementwise_efficiency=self.elementwise_efficiency)
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """A point beside the model's period, with the error relative to the measurement."""
+    """A point beside the model's duration, with the error relative to the measurement."""
 
     point: Point
-    predicted_ns: int
+    predicted_ns: float
     error: float
 
 
-def load_points(path: str | Path = DEFAULT_POINTS) -> Points:
-    """Read a points file. InputError names the file and the field that is wrong."""
-    origin = str(path)
-    raw = read_toml(Path(path), origin)
-    try:
-        tables: list[dict[str, Any]] = raw["point"]
-        points = tuple(Point(**table) for table in tables)
-        gpu, engine, model = raw["gpu"], raw["engine"], raw["model"]
-        dtype_bytes = raw["dtype_bytes"]
-    except KeyError as error:
-        raise InputError(f"{origin}: {error.args[0]}: missing") from error
-    except TypeError as error:
-        raise InputError(f"{origin}: point: allowed: {', '.join(Point.__dataclass_fields__)}; {error}") from error
-    for index, point in enumerate(points):
-        if point.use not in USES:
-            raise InputError(f"{origin}: point {index}: use: {point.use!r} is not allowed; allowed: {', '.join(USES)}")
-        for name in ("batch", "kv_length", "layers", "period_ns", "steps"):
-            if type(getattr(point, name)) is not int or getattr(point, name) < 1:
-                raise InputError(f"{origin}: point {index}: {name}: {getattr(point, name)!r}; allowed: an integer >= 1")
-    return Points(GpuProfile.load(gpu), EngineProfile.load(engine), ModelShape.load(model), dtype_bytes, points)
-
-
-def fit(data: Points) -> Fit:
-    """Least squares over the relative errors of the fit points. InputError if they do not settle both constants."""
-    # Element-wise bytes count only beyond the floor, so the rest depends on the floor: solve until it stands still.
-    found = Fit(1000, 1.0)
-    for _ in range(ROUNDS):
-        following = _solve(data, found.applied(data.gpu))
-        if following == found:
-            return found
-        found = following
-    raise InputError(f"fit: no fixed point after {ROUNDS} rounds; the points contradict the model")
-
-
-def residuals(data: Points, gpu: GpuProfile) -> list[Residual]:
-    """Every point, fitted or held out, beside the prediction with `gpu`'s constants."""
+def residuals(data: Points, found: Fit, uses: tuple[str, ...] = ("fit", "holdout")) -> list[Residual]:
+    """Every point of these uses beside the prediction."""
+    gpu, engine = found.on_gpu(data.gpu), found.on_engine(data.engine)
     rows = []
     for point in data.points:
-        step_ns = data.model(point, gpu).decode_ns(point.batch, point.batch * point.kv_length)
-        predicted = step_ns + gpu.loop_overhead_ns
-        rows.append(Residual(point, predicted, predicted / point.period_ns - 1))
+        if point.use in uses:
+            predicted = data.predicted_ns(point, gpu, engine)
+            rows.append(Residual(point, predicted, predicted / point.p50_ns - 1))
     return rows
 
 
-def _solve(data: Points, gpu: GpuProfile) -> Fit:
-    """One solve of (period - rest) / period = (kernels * floor + ideal attention / efficiency) / period."""
-    rows = []
-    for point in data.points:
-        if point.use != "fit":
+def fit(files: Sequence[Points]) -> Fit:
+    """Least squares over the relative errors of all fit points. InputError if they do not settle every constant."""
+
+    def errors(values: Vector) -> Vector:
+        guess = Fit(*values.tolist())
+        return np.array([row.error for data in files for row in residuals(data, guess, ("fit",))])
+
+    values = np.array(START)
+    left = errors(values)
+    damping = 1e-3
+    for _ in range(ROUNDS):
+        slopes = _slopes(errors, values, left)
+        normal = slopes.T @ slopes
+        _determined(slopes, values)
+        moves = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -slopes.T @ left)
+        following = np.clip(values * (1 + np.clip(moves, -0.3, 0.3)), LOW, HIGH)
+        then = errors(following)
+        if then @ then > left @ left:
+            damping *= 4
             continue
-        parts = data.model(point, gpu).decode_breakdown(point.batch, point.batch * point.kv_length)
-        ideal = parts.attention_bytes_ns * gpu.attention_bandwidth_efficiency
-        rest = parts.total_ns - parts.floor_ns - parts.attention_ns + gpu.loop_overhead_ns
-        period = point.period_ns
-        rows.append((parts.floor_kernel_count / period, ideal / period, (period - rest) / period))
-    aa = math.fsum(a * a for a, _, _ in rows)
-    ab = math.fsum(a * b for a, b, _ in rows)
-    bb = math.fsum(b * b for _, b, _ in rows)
-    ay = math.fsum(a * y for a, _, y in rows)
-    by = math.fsum(b * y for _, b, y in rows)
-    determinant = aa * bb - ab * ab
-    if determinant <= 1e-9 * aa * bb:
-        raise InputError("fit: the points do not determine both constants; allowed: at least two batches in use 'fit'")
-    floor, inverse = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
-    if floor <= 0 or inverse < 1:
-        raise InputError(f"fit: floor {floor:.0f} ns and efficiency 1/{inverse:.3f} are not physical; check the points")
-    return Fit(round(floor), round(1 / inverse, 4))
+        still = bool(np.all(np.abs(following / values - 1) < STANDING))
+        values, left, damping = following, then, damping / 3
+        if still:
+            return _rounded(values)
+    raise InputError(f"fit: not at rest after {ROUNDS} rounds; the points contradict the model")
 
 
-def report(data: Points, found: Fit) -> str:
-    """The constants as a profile states them, and the table of residuals."""
-    lines = [
-        f"kernel_floor_ns = {found.kernel_floor_ns}",
-        f"attention_bandwidth_efficiency = {found.attention_bandwidth_efficiency}",
-        "",
-        f"{'use':8} {'batch':>5} {'kv_length':>9} {'layers':>6} {'measured_ms':>11} {'model_ms':>9} {'error':>7}",
-    ]
-    for row in residuals(data, found.applied(data.gpu)):
-        point = row.point
-        lines.append(
-            f"{point.use:8} {point.batch:5d} {point.kv_length:9d} {point.layers:6d} {point.period_ns / 1e6:11.4f} "
-            f"{row.predicted_ns / 1e6:9.4f} {row.error:+7.2%}"
+def _slopes(errors: Any, values: Vector, left: Vector) -> Vector:
+    """Change of each error per relative change of each constant."""
+    columns = []
+    for index in range(len(values)):
+        moved = values.copy()
+        moved[index] *= 1 + STEP
+        columns.append((errors(moved) - left) / STEP)
+    return np.array(columns).T
+
+
+def _determined(slopes: Vector, values: Vector) -> None:
+    singular = np.linalg.svd(slopes, compute_uv=False) if len(slopes) >= len(START) else np.zeros(1)
+    if singular[-1] <= CONDITION * singular[0]:
+        _inside(values)
+        raise InputError(
+            "fit: the points do not determine all constants; allowed: prefill and decode at several batches and "
+            "sequences, of two engines, in use 'fit'"
         )
+
+
+def _inside(values: Vector) -> None:
+    for name, value, low, high in zip(Fit.__dataclass_fields__, values, LOW, HIGH, strict=True):
+        if value in (low, high):
+            raise InputError(f"fit: {name} stands at its limit, {value:g}; check the points")
+
+
+def _rounded(values: Vector) -> Fit:
+    _inside(values)
+    numbers = [
+        round(value, digits) if digits else round(value) for value, digits in zip(values.tolist(), DIGITS, strict=True)
+    ]
+    return Fit(*numbers)
+
+
+def constants_report(found: Fit) -> str:
+    """The constants as a profile states them."""
+    return "\n".join(f"{name} = {value}" for name, value in dataclasses.asdict(found).items())
+
+
+def summary_report(files: Sequence[Points], found: Fit) -> str:
+    """Errors of each file by use and kind of step: how many, the root of their mean square, least and largest."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for data in files:
+        for row in residuals(data, found):
+            groups.setdefault((row.point.use, data.name, row.point.kind), []).append(row.error)
+    lines = [f"{'use':8} {'points':22} {'kind':7} {'count':>5} {'rms':>6} {'least':>7} {'largest':>7}"]
+    for (use, name, kind), errors in sorted(groups.items()):
+        rms = math.sqrt(math.fsum(error * error for error in errors) / len(errors))
+        lines.append(f"{use:8} {name:22} {kind:7} {len(errors):5d} {rms:6.2%} {min(errors):+7.2%} {max(errors):+7.2%}")
     return "\n".join(lines)
 
 
+def residuals_report(data: Points, found: Fit) -> str:
+    """The table of residuals of one file, and why points are missing from it."""
+    sizes = f"{'batch':>5} {'sequence':>8} {'layers':>6}"
+    lines = [
+        f"{data.name} ({data.engine.name})",
+        f"{'use':8} {'kind':7} {sizes} {'measured_ms':>11} {'model_ms':>9} {'error':>7}",
+    ]
+    for row in residuals(data, found):
+        point = row.point
+        lines.append(
+            f"{point.use:8} {point.kind:7} {point.batch:5d} {point.sequence:8d} {point.layers:6d} "
+            f"{point.p50_ns / 1e6:11.4f} {row.predicted_ns / 1e6:9.4f} {row.error:+7.2%}"
+        )
+    reasons = [point.why for point in data.points if point.use == "excluded"]
+    lines += [f"excluded: {reasons.count(why)} points: {why}" for why in sorted(set(reasons))]
+    return "\n".join(lines)
+
+
+def report(files: Sequence[Points], found: Fit) -> str:
+    """The constants, the errors in short, and every table."""
+    return "\n\n".join(
+        [constants_report(found), summary_report(files, found), *(residuals_report(data, found) for data in files)]
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Print the fit of a points file; 2 with one line on stderr when the file is wrong."""
+    """Print the fit of the points files; 2 with one line on stderr when a file is wrong."""
     parser = argparse.ArgumentParser(prog="python -m blink.perf.fit", description=__doc__)
-    parser.add_argument("points", nargs="?", default=DEFAULT_POINTS, help="TOML file of measured steps")
+    parser.add_argument("points", nargs="*", type=Path, help="TOML files of measured steps (default: all shipped)")
     try:
-        data = load_points(parser.parse_args(arguments).points)
-        print(report(data, fit(data)))
+        files = [load_points(path) for path in parser.parse_args(arguments).points or shipped_points()]
+        print(report(files, fit(files)))
     except InputError as error:
         print(f"blink: error: {error}", file=sys.stderr)
         return 2

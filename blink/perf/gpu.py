@@ -27,6 +27,8 @@ class GpuProfile:
     attention_bandwidth_efficiency: float = constant("ratio", 0.01, 1)
     attention_flops_efficiency: float = constant("ratio", 0.01, 1)
     kernel_floor_ns: int = constant("ns")
+    gemm_ramp_ns: int = constant("ns")
+    gemm_overlap_exponent: float = constant("exponent", 1)
     peer_bandwidth_bytes_per_s: float = constant("bytes/s", 1)
     all_reduce_latency_ns: int = constant("ns")
 

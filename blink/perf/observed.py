@@ -40,14 +40,20 @@ class RangeTracker:
 
 
 def violations(owner: str, constants: Mapping[str, Constant], observed: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Lines for the constants of `owner` whose range does not hold what was observed, in a fixed order."""
-    lines = []
+    """Lines for what was observed of `owner` outside the range of its constants, in a fixed order.
+
+    Constants that hold in the same range of the same quantity share a line.
+    """
+    stretched: dict[tuple[str, int, int], list[str]] = {}
     for constant in sorted(constants.values(), key=lambda item: item.name):
-        for quantity in sorted(constant.range.keys() & observed.keys()):
+        for quantity in constant.range.keys() & observed.keys():
             (low, high), (least, most) = constant.range[quantity], observed[quantity]
             if least < low or most > high:
-                lines.append(
-                    f"{owner}: {constant.name} ({constant.kind}) holds for {quantity} {low} to {high}, "
-                    f"the run had {least} to {most}"
-                )
+                stretched.setdefault((quantity, low, high), []).append(constant.name)
+    lines = []
+    for (quantity, low, high), names in sorted(stretched.items()):
+        (least, most), verb = observed[quantity], "holds" if len(names) == 1 else "hold"
+        lines.append(
+            f"{owner}: {quantity} {least} to {most} in the run, {low} to {high} where {', '.join(names)} {verb}"
+        )
     return lines

@@ -1,12 +1,13 @@
 """StepModel: how long one captured step takes, by a roofline of the model's shape on a GPU.
 
-Every operator group takes the longer of its bytes at the attainable bandwidth and its FLOPs at the attainable rate;
-groups run one after another, and each captured kernel adds a floor for its launch, ramp and tail (docs/models.md
-has the residuals).
+A matrix product overlaps its bytes at the attainable bandwidth, with a ramp, and its FLOPs at the attainable rate, but
+not perfectly; attention takes the longer of the two. Groups run one after another, and each captured kernel adds a
+floor for its launch and tail (docs/models.md has the residuals).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -35,11 +36,13 @@ class Gemm:
 class StepParts:
     """A step by its parts, in nanoseconds. `total_ns` adds gemm, attention, elementwise, sampling, floor, all_reduce.
 
-    `*_bytes_ns` and `*_flops_ns` are the two sides of the roofline; `gemm_ns` sums the longer side over products.
+    `*_bytes_ns` and `*_flops_ns` are the two sides of the roofline, `gemm_ramp_ns` what the products' bytes take beyond
+    the attainable bandwidth; `gemm_ns` sums what each product takes with both sides overlapped.
     `elementwise_ns` is what element-wise kernels need beyond their share of the floor.
     """
 
     gemm_bytes_ns: float
+    gemm_ramp_ns: float
     gemm_flops_ns: float
     gemm_ns: float
     attention_bytes_ns: float
@@ -119,7 +122,7 @@ class StepModel:
         return found
 
     def mixed_ns(self, decode_rows: int, kv_tokens: int, prefill_chunks: Sequence[tuple[int, int]]) -> int:
-        """Duration of one step without padding: rows that decode, and chunks of prompts, given as (new, context) tokens.
+        """Duration of one step without padding: rows that decode, and chunks of prompts, as (new, context) tokens.
 
         The products see all tokens together, the output head one row for each row and chunk; attention of the rows and
         of the chunks run one after the other. Without chunks it is `decode_ns`, without rows and context `prefill_ns`
@@ -167,9 +170,12 @@ class StepModel:
         kernel_count = self.kernel_count()
         products = [(gemm.count, *self._gemm_ns(gemm)) for gemm in self._gemms(tokens, rows)]
         return StepParts(
-            gemm_bytes_ns=sum(count * memory for count, memory, _ in products),
-            gemm_flops_ns=sum(count * compute for count, _, compute in products),
-            gemm_ns=sum(count * max(memory, compute) for count, memory, compute in products),
+            gemm_bytes_ns=sum(count * memory for count, memory, _, _ in products),
+            gemm_ramp_ns=sum(count * ramp for count, _, ramp, _ in products),
+            gemm_flops_ns=sum(count * compute for count, _, _, compute in products),
+            gemm_ns=sum(
+                count * self._overlapped_ns(memory + ramp, compute) for count, memory, ramp, compute in products
+            ),
             attention_bytes_ns=attention_bytes_ns,
             attention_flops_ns=attention_flops_ns,
             attention_ns=max(attention_bytes_ns, attention_flops_ns),
@@ -199,10 +205,20 @@ class StepModel:
             yield _gemm("down", layers, inner, hidden, tokens)
         yield _gemm("head", 1, hidden, shape.vocab_size * share, rows)
 
-    def _gemm_ns(self, gemm: Gemm) -> tuple[float, float]:
+    def _gemm_ns(self, gemm: Gemm) -> tuple[float, float, float]:
+        """Bytes, ramp and FLOPs of one product, in ns.
+
+        The ramp grows with the root of the bytes: a short product never reaches the bandwidth, a long one nearly does.
+        """
         rate = self.gpu.peak_flops(self.dtype_bytes) * self.gpu.flops_efficiency
         memory = self._bytes_ns(gemm.weight_elements + gemm.activation_elements)
-        return memory, 2 * gemm.multiply_adds / rate * NS_PER_S
+        return memory, math.sqrt(memory * self.gpu.gemm_ramp_ns), 2 * gemm.multiply_adds / rate * NS_PER_S
+
+    def _overlapped_ns(self, memory_ns: float, compute_ns: float) -> float:
+        """Between the longer side (exponent infinite: perfect overlap) and the sum (exponent 1: none)."""
+        longer, shorter = max(memory_ns, compute_ns), min(memory_ns, compute_ns)
+        exponent = self.gpu.gemm_overlap_exponent
+        return longer * math.pow(1.0 + math.pow(shorter / longer, exponent), 1.0 / exponent)
 
     def _bytes_ns(self, elements: float) -> float:
         bandwidth = self.gpu.memory_bandwidth_bytes_per_s * self.gpu.memory_efficiency
@@ -227,7 +243,7 @@ class StepModel:
         split = (heads + engine.ffn_accesses * inner) / self.tensor_parallel
         moved = engine.hidden_accesses * shape.hidden_size + split
         floor = engine.elementwise_kernels_per_layer * self.gpu.kernel_floor_ns
-        return shape.layer_count * max(0.0, self._bytes_ns(tokens * moved) - floor)
+        return shape.layer_count * max(0.0, self._bytes_ns(tokens * moved) / engine.elementwise_efficiency - floor)
 
     def kernel_count(self) -> int:
         """Kernels of one step."""

