@@ -46,6 +46,7 @@ def services_ns(kind: str, output: Output) -> I64:
     return np.asarray(np.diff(claimed)[len(claimed) // 2 :], np.int64)  # the second half: all have come by then
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("utilisation", TOLERANCES)
 def test_equal_requests_wait_as_in_m_d_1(kind: str, utilisation: float) -> None:
@@ -62,6 +63,7 @@ def test_equal_requests_wait_as_in_m_d_1(kind: str, utilisation: float) -> None:
     assert mean_wait(result) == pytest.approx(total / COUNT, rel=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("utilisation", TOLERANCES)
 def test_unequal_requests_wait_as_in_m_g_1(kind: str, utilisation: float) -> None:
