@@ -52,7 +52,7 @@ class Recovery:
         self.epoch = header_epoch + 1
         self._slots, self._prompts = slots, prompts
         self._left: dict[int, Left] = {}
-        self._began = self._adopted = False
+        self._began = self.adopted = False
         for slot in slots.slots:
             slots.recover(slot, slots.generation(slot), empty=False)
 
@@ -67,9 +67,9 @@ class Recovery:
         `words` are the (SLOT_COUNT,) control words, `descriptors` the descriptor array; both belong to one moment for
         each slot. Raises ValueError out of order: before `begin`, or twice.
         """
-        if not self._began or self._adopted:
+        if not self._began or self.adopted:
             raise ValueError("E2: the epoch is written first, then the ring is read, once")
-        self._adopted = True
+        self.adopted = True
         for slot in self._slots.slots:
             word = int(words[slot])
             state = SlotState(word & STATE_MASK)
@@ -95,7 +95,7 @@ class Recovery:
     @property
     def done(self) -> bool:
         """Whether the ring was adopted and every slot of the old frontend is free again."""
-        return self._adopted and not self._left
+        return self.adopted and not self._left
 
     def completed(self, words: U64) -> list[Left]:
         """Recovering slots that these (SLOT_COUNT,) control words show completed: to be recycled."""

@@ -20,6 +20,7 @@ class Connection:
         self.destroyed = False
         self.late_count = 0  # postings that arrived after the frontend had died
         self.lost_count = 0  # ... that never arrived
+        self.on_post: Callable[[int], None] = lambda arrived_ns: None
 
     def deliver(self, posted_ns: int, arrived_ns: int, land: Callable[[], None]) -> None:
         """Let a WRITE that is posted at one time take effect at another, unless it is lost."""
@@ -32,10 +33,11 @@ class Connection:
             land()
 
         at(self._env, arrived_ns, arrive)
+        self.on_post(arrived_ns)
 
     def cut(self) -> None:
         """The frontend dies now: what it would have posted later is not posted."""
-        self._died_ns = self._env.now
+        self._died_ns, self.on_post = self._env.now, lambda arrived_ns: None
 
     def destroy(self) -> None:
         """Nothing arrives any more."""

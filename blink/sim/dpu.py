@@ -161,6 +161,11 @@ class Dpu:
         if len(self._submitter):
             self._kick()
 
+    def resume(self) -> None:
+        """Slots have become free by recovery: post what waits for them."""
+        if len(self._submitter):
+            self._kick()
+
     def _next_burst(self) -> None:
         self._kick_armed = False
         self._kick()

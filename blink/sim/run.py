@@ -119,7 +119,7 @@ class Model:
         by_id = {request.request_id: request for request in rows}
         self.gpu = Gpu(env, ring, overheads, plant.step, settings, by_id, recorder, phase)
         frontend = scenario.frontend
-        read = _read_costs(plant, to_gpu, from_gpu)
+        read = read_costs(plant, to_gpu, from_gpu)
         by_slot: dict[int, Request] = {}
         reader = TokenReader(frontend.token_reads_per_poll_max)
         cycle_ns = read.request_ns + read.status_ns
@@ -241,7 +241,7 @@ def _cores(scenario: Scenario, plant: Plant) -> tuple[Cores, int]:
     return Cores(count - token_cores), token_cores - 1
 
 
-def _read_costs(plant: Plant, to_gpu: Path, from_gpu: Path) -> ReadCosts:
+def read_costs(plant: Plant, to_gpu: Path, from_gpu: Path) -> ReadCosts:
     dpu, request_ns = plant.dpu, to_gpu.one_way_ns(0)
     done_ns = from_gpu.one_way_ns(64 * KIB) + dpu.completion_ns
     return ReadCosts(

@@ -20,6 +20,8 @@ class Stream(IntEnum):
     TOKENIZER = 12  # ... of a tokenizer thread
     DETOKENIZER = 13  # ... of a detokenizer process
     CPU_SCHEDULER = 14  # ... of Blink's scheduler when it is placed on the CPU
+    FAULTS = 20  # a drill's load and fault plan
+    READS = 21  # delays of READs under faults
 
 
 def generator(seed: int, stream: Stream) -> np.random.Generator:
