@@ -59,12 +59,16 @@ def check_profiles(scenario: Scenario) -> None:
     from blink.perf.dpu import DpuProfile
     from blink.perf.engine import EngineProfile
     from blink.perf.gpu import GpuProfile
+    from blink.perf.host_engine import HostEngineProfile
+    from blink.perf.plant import engine_name
     from blink.perf.shape import ModelShape
     from blink.sim.topology import topology
 
     model = scenario.model
     ModelShape.load(model.profile or str(model.hf_config))
-    EngineProfile.load(model.engine)
+    EngineProfile.load(engine_name(scenario))
+    if scenario.system.kind != "blink":
+        HostEngineProfile.load(scenario.system.profile)
     GpuProfile.load(scenario.gpu.profile)
     DpuProfile.load(scenario.dpu.profile)
     topology(scenario)

@@ -46,7 +46,8 @@ def test_defaults_are_filled_in_the_order_of_the_sections() -> None:
     sections = "system model gpu dpu links host interference mitigations workload limits frontend trace slo power prices run"
     assert " ".join(resolved) == f"name seed {sections}"  # description is unset
     assert resolved["limits"]["window"] == 120
-    assert resolved["model"] == {"profile": "llama-3-8b", "engine": "tensorrt", "dtype": "bf16"}
+    assert resolved["model"] == {"profile": "llama-3-8b", "dtype": "bf16"}  # engine is unset: the system's own
+    assert resolved["system"] == {"kind": "blink"}
     assert parse_scenario(resolved, "s").resolved() == resolved
 
 
@@ -279,3 +280,28 @@ def test_shipped_scenarios_are_valid_and_say_their_question(path: Path) -> None:
 
 def test_there_are_shipped_scenarios() -> None:
     assert len(SHIPPED) >= 6
+
+
+def test_the_serving_system_is_chosen_by_its_kind() -> None:
+    resolved = parse_scenario({**SCENARIO, "system": {"kind": "vllm"}}, "s").resolved()
+    assert resolved["system"] == {
+        "kind": "vllm",
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 8192,
+        "cuda_graphs": True,
+        "prefix_caching": False,
+        "profile": "vllm-0.13",
+        "chunked_prefill": True,
+    }
+    for wrong, message in (
+        ({"kind": "tgi"}, 'system.kind = "tgi": must be "blink", "cpu-resident", "sglang", "trtllm" or "vllm"'),
+        ({"kind": "blink", "max_num_seqs": 4}, "system.max_num_seqs: unknown key; known keys: kind"),
+        (
+            {"kind": "vllm", "max_num_batched_tokens": 100},
+            "system.max_num_batched_tokens = 100: must be at least max_num_seqs = 256",
+        ),
+        ({"kind": "sglang", "cuda_graphs": 1}, "system.cuda_graphs = 1: must be true or false"),
+    ):
+        with pytest.raises(InputError) as caught:
+            parse_scenario({**SCENARIO, "system": wrong}, "s.toml")
+        assert str(caught.value) == f"s.toml: {message}"

@@ -46,8 +46,11 @@ def constants_of(kind: str, name: str) -> list[Constant]:
 def test_the_promised_profiles_are_shipped() -> None:
     assert list_profiles("gpu") == ["a100-80gb", "h100-80gb", "h100-96gb", "h200", "l40s", "rtx4090"]
     assert list_profiles("model") == [
+        "bloom-176b",
+        "llama-2-70b",
         "llama-3-70b",
         "llama-3-8b",
+        "llama-3.1-8b",
         "phi-4",
         "qwen3-30b-a3b",
         "qwen3-32b",
@@ -55,6 +58,7 @@ def test_the_promised_profiles_are_shipped() -> None:
     ]
     assert list_profiles("dpu") == ["bluefield-3"]
     assert list_profiles("link") == ["local-dpu", "separate-dpu"]
+    assert list_profiles("host-engine") == ["cpu-resident", "sglang-0.5.8", "trtllm-1.1", "vllm-0.13", "vllm-0.19"]
 
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
