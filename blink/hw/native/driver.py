@@ -63,7 +63,7 @@ class Frontend:
         self._epoch, self._queue_max = instance.settings.frontend_epoch, queue_max
         self._capacity = instance.settings.output_capacity_tokens
         self.slots = SlotTracker()
-        prompts = PromptArea(prompt_area_tokens)
+        self.prompts = prompts = PromptArea(prompt_area_tokens)
         self._submitter = Submitter(self.slots, prompts, self._capacity, epoch=self._epoch, burst_max=burst_max)
         self._tracker = RequestTracker(self.slots, prompts, epoch=self._epoch)
         self._reader = TokenReader(reads_max)
@@ -201,6 +201,11 @@ class Frontend:
         self.counters.status_reads += 1
         if self._rec:
             self._rec.status_reads([posted_ns], [done_ns])
+        self._recycle(self._receive(news))
+        return True
+
+    def _receive(self, news: News) -> list[int]:
+        """READ the tokens that are new and hand them over; the slots that have ended, to be recycled."""
         count = news.token_count - news.token_from
         tokens = self._instance.read_tokens(news.slots * self._capacity + news.token_from, count)
         read_ns = self._now()
@@ -208,9 +213,8 @@ class Frontend:
         self._check(news, count, tokens)
         self._hand_over(news, count, read_ns)
         self._reader.on_tokens(news)
-        if news.completed.any():
-            self._recycle(news.slots[news.completed].tolist())
-        return True
+        ended: list[int] = news.slots[news.completed].tolist()
+        return ended
 
     def _check(self, news: News, count: I64, tokens: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> None:
         """Every token is the one that the engine samples for this request at this place."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from blink.common.layout import U64
+from blink.common.layout import DESCRIPTOR_ARRAY_BYTES, FRONTEND_EPOCH_OFFSET_BYTES, U64, read_word
 from blink.common.states import SLOT_COUNT
 from blink.frontend.operations import Region, Write
 from blink.hw.native.library import Library, address_of
@@ -15,6 +15,8 @@ from blink.hw.native.settings import NativeSettings
 from blink.hw.native.tokens import Tokens
 
 Records = np.ndarray[Any, np.dtype[np.void]]
+SALVAGE_RECORDS = 2 * SLOT_COUNT
+"""More than a scheduler writes between two commits."""
 
 
 class Instance:
@@ -42,6 +44,16 @@ class Instance:
         library.set_durations(self.base, address_of(prefill_ns), address_of(decode_ns))
         self._words = np.zeros(SLOT_COUNT, np.uint64)
 
+    @classmethod
+    def attach(cls, library: Library, settings: NativeSettings, block: SharedBlock) -> Self:
+        """The instance in a block that another process has made: nothing in it changes."""
+        instance = cls.__new__(cls)
+        instance.library, instance.settings, instance.block, instance.base = library, settings, block, block.address
+        dtype = library.dtypes["config"]
+        instance.config = np.frombuffer(bytes(block.view(0, dtype.itemsize)), dtype)
+        instance._words = np.zeros(SLOT_COUNT, np.uint64)
+        return instance
+
     def close(self) -> None:
         """Give the memory back."""
         self.block.close()
@@ -68,6 +80,18 @@ class Instance:
         records = np.empty(most, self.library.dtypes["record"])
         return records[: self.library.drain(self.base, address_of(records), most)]
 
+    def salvage(self) -> Records:
+        """Records of a scheduler that was killed: complete, but no longer committed. Call after the last `drain`.
+
+        A record stands before the store that it tells of, so whatever a frontend has seen of that store is here. Places
+        that were reserved and never filled hold nothing, as the trace does not wrap in so short a life.
+        """
+        head, dtype = self.state()["trace_head"], self.library.dtypes["record"]
+        left = min(SALVAGE_RECORDS, int(self.config["trace_capacity"][0]) - head)
+        view = self.block.view(int(self.config["trace_offset"][0]) + head * dtype.itemsize, left * dtype.itemsize)
+        records = np.frombuffer(bytes(view), dtype)
+        return records[(records["t_ns"] > 0) & (records["what"] > 0)]
+
     # --- the frontend's operations ---
 
     def write(self, write: Write) -> None:
@@ -78,6 +102,9 @@ class Instance:
             function, count = self.library.write_status, write.size_bytes // 8
         elif write.region is Region.DESCRIPTOR:
             function, count = self.library.write_descriptors, write.size_bytes // 8
+        elif write.region is Region.HEADER:
+            self.library.set_epoch(self.base, int.from_bytes(write.data, "little"))
+            return
         elif write.region is Region.PROMPT:
             function, count = self.library.write_prompt, write.size_bytes
         else:
@@ -88,6 +115,16 @@ class Instance:
         """A READ of the status array: (SLOT_COUNT,) control words. The array is overwritten by the next READ."""
         self.library.read_status(self.base, address_of(self._words))
         return self._words
+
+    @property
+    def header_epoch(self) -> int:
+        """The frontend's epoch in the ring header."""
+        offset = int(self.config["ring_header_offset"][0]) + FRONTEND_EPOCH_OFFSET_BYTES
+        return read_word(self.block.view(offset, 8), 0)
+
+    def read_descriptors(self) -> bytes:
+        """A READ of the descriptor array."""
+        return bytes(self.block.view(int(self.config["descriptors_offset"][0]), DESCRIPTOR_ARRAY_BYTES))
 
     def read_tokens(self, offset: np.ndarray[Any, np.dtype[np.int64]], count: np.ndarray[Any, Any]) -> Tokens:
         """READs of ranges of the output area, in tokens, one after another."""

@@ -15,10 +15,12 @@ class SharedBlock:
     Another process maps `fd`, which it inherits. Pages that are never touched cost nothing.
     """
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, fd: int | None = None) -> None:
+        """A new block, or with `fd` one that another process has made and that this one inherits."""
         self.size_bytes = size_bytes
-        self.fd = _anonymous_file()
-        os.ftruncate(self.fd, size_bytes)
+        self.fd = _anonymous_file() if fd is None else fd
+        if fd is None:
+            os.ftruncate(self.fd, size_bytes)
         self._map = mmap.mmap(self.fd, size_bytes)
         self._first = ctypes.c_char.from_buffer(self._map)
         self.address = ctypes.addressof(self._first)
