@@ -43,7 +43,8 @@ def refusal(*overrides: str, without: str = "", **sections: Any) -> str:
 
 def test_defaults_are_filled_in_the_order_of_the_sections() -> None:
     resolved = parse_scenario(SCENARIO, "s").resolved()
-    sections = "system model gpu dpu links host interference mitigations workload limits frontend trace slo power prices run"
+    sections = "system model gpu dpu links host interference mitigations workload limits frontend trace slo"
+    sections += " power prices run"
     assert " ".join(resolved) == f"name seed {sections}"  # description is unset
     assert resolved["limits"]["window"] == 120
     assert resolved["model"] == {"profile": "llama-3-8b", "dtype": "bf16"}  # engine is unset: the system's own
