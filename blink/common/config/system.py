@@ -8,13 +8,13 @@ from pydantic import Field, model_validator
 
 from blink.common.config.fields import Bool, Int, Table, Text, option, refuse
 
-PROFILE_TEXT = "Name of a shipped host-engine profile, or the path of a TOML file of that form: what a step costs the CPU."
+PROFILE_TEXT = "Name of a shipped host-engine profile, or the path of such a TOML file: what a step costs the CPU."
 SEQS_TEXT = "Sequences that run together at most."
 TOKENS_TEXT = "Tokens that one step computes at most."
 CHUNKED_TEXT = "Whether a prompt may be computed in pieces over several steps."
 GRAPHS_TEXT = "Whether decode batches are captured as CUDA graphs; if not, the CPU launches every kernel."
-OVERLAP_TEXT = "Whether the CPU prepares a step while the GPU runs the one before. Unset: what the profile's version does."
-CACHING_TEXT = "Whether a request that was preempted finds those of its KV blocks again that nobody has taken meanwhile."
+OVERLAP_TEXT = "Whether the CPU prepares a step while the GPU runs the one before. Unset: as the profile says."
+CACHING_TEXT = "Whether a preempted request finds those of its KV blocks again that nobody has taken meanwhile."
 BLOCKS_TEXT = "KV blocks. Unset: what memory leaves."
 
 
