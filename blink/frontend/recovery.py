@@ -28,7 +28,7 @@ from blink.frontend.slot_tracker import SlotTracker
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A slot that the old frontend left behind. `prompt_offset` is None where its prompt needs no room any more."""
+    """A slot that the old frontend left behind. `prompt_offset` is None where nobody can read its prompt."""
 
     slot: int
     generation: int
@@ -81,7 +81,7 @@ class Recovery:
         return list(self._left.values())
 
     def _keep_prompts(self, descriptors: Buffer) -> None:
-        """A prefill may still be reading an old prompt: its place is not given away before its slot is recycled."""
+        """A prefill may still be reading an old prompt: its place is kept until its slot is recycled (I6)."""
         kept = [left.slot for left in self._left.values() if left.prompt_offset is not None]
         ranges = [unpack_descriptor(descriptors, slot * DESCRIPTOR_STRIDE_BYTES) for slot in kept]
         for descriptor in sorted(ranges, key=lambda d: d.prompt_offset):
@@ -119,8 +119,8 @@ def _left(slot: int, generation: int, state: SlotState, descriptors: Buffer) -> 
     """A descriptor that is not whole is never claimed, so nobody reads the prompt that it may name."""
     offset = slot * DESCRIPTOR_STRIDE_BYTES
     descriptor = unpack_descriptor(descriptors, offset)
-    read = state != SlotState.DECODE_COMPLETED and descriptor_is_whole(descriptors, offset)
-    return Left(slot, generation, descriptor.request_id, state, descriptor.prompt_offset if read else None)
+    whole = descriptor_is_whole(descriptors, offset)
+    return Left(slot, generation, descriptor.request_id, state, descriptor.prompt_offset if whole else None)
 
 
 class HeartbeatWatch:

@@ -40,11 +40,11 @@ class Shape(Enum):
 _WEIGHTS = {Shape.STEADY: 0.35, Shape.BURSTS: 0.3, Shape.KV: 0.25, Shape.SLOTS: 0.1}
 _KINDS = {
     FaultKind.FRONTEND_CRASH: 0.32,
-    FaultKind.SCHEDULER_CRASH: 0.09,
+    FaultKind.SCHEDULER_CRASH: 0.07,
     FaultKind.STALE_READS: 0.14,
     FaultKind.REORDERED_READS: 0.14,
     FaultKind.SLOW_GRAPHS: 0.1,
-    FaultKind.STUCK_GRAPH: 0.09,
+    FaultKind.STUCK_GRAPH: 0.06,
     FaultKind.CANCEL_STORM: 0.12,
 }
 

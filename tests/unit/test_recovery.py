@@ -121,7 +121,7 @@ def test_new_prompts_keep_clear_of_those_that_a_graph_may_still_read(old: OldRin
     held = {
         slot: range(offset, offset + tokens)
         for slot, (state, _, offset, tokens) in old.slots.items()
-        if OWNER[state] == Actor.GPU
+        if state != SlotState.EMPTY
     }
     used = [token for kept in held.values() for token in kept]
     for submission, slot, descriptor in burst.submitted if burst else ():
