@@ -9,10 +9,10 @@ from collections import Counter
 import networkx
 import pytest
 
-from blink.report.diagram import docs_path, states_svg
 from blink.common.protocol_tables import TABLES, filled_page
 from blink.common.states import OWNER, SlotState
 from blink.common.transitions import LEGAL_TRIPLES, TRANSITIONS
+from blink.report.diagram import docs_path, states_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
