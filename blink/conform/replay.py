@@ -16,7 +16,7 @@ import numpy as np
 from blink.common.events import COLUMNS, Event, GraphKind
 from blink.common.lockstep import NO_EOS, Arrival, Cancel, Machine, Operation
 from blink.common.policy import Action
-from blink.common.states import Actor, SlotStatus
+from blink.common.states import SLOT_COUNT, Actor, SlotStatus
 from blink.common.trace import Ints, Trace
 from blink.conform.compare import STEPS_BEFORE, Difference, event_words, side_by_side
 from blink.frontend.slot_tracker import SlotTracker
@@ -41,16 +41,18 @@ class _Group:
     instance: int
     t_ns: int  # of the first row that they led to
     operations: list[Operation] = field(default_factory=list)
+    limited: bool = False  # the boundary ended something for the time limit, so it is one even without operations
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Times of one recorded step: of its first row, first claim (or launch), graph's end, stored tokens."""
+    """Times of one recorded step: of its first row, its claims (or launch), graph's end, stored tokens, last row."""
 
     begun_ns: int
     claimed_ns: int
     done_ns: int
     stored_ns: int
+    ended_ns: int  # of tokens or, after them, of the resume: the time at which the next boundary judges time limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ class Recording:
     def operations(self) -> list[Operation]:
         """All operations in order, for a script of this run."""
         return [operation for group in self.groups for operation in group.operations]
+
+    def boundary_ns(self, step: int) -> int:
+        """The time of the boundary before a step, while something runs; 0 if it is not known."""
+        before = self.steps.get(step - 1)
+        return before.ended_ns if before else 0
 
 
 class _GivenSlots(SlotTracker):
@@ -125,31 +132,36 @@ def _arrivals(trace: Trace, rows: Rows) -> dict[int, Arrival]:
 def _groups(rows: Rows, arrivals: dict[int, Arrival]) -> list[_Group]:
     """Operations in the order of the rows that they led to, cut wherever one boundary cannot have seen them all."""
     groups: list[_Group] = []
-    relaunch: _Group | None = None  # of the current step: what it saw before it relaunched
+    relaunch: _Group | None = None  # what the scheduler saw before it relaunched, until the second boundary after that
     last_reject = -1
     names = ("event", "step", "instance", "slot", "request_id", "status", "t_ns")
     for event, step, instance, slot, request_id, status, t_ns in zip(*(rows[n].tolist() for n in names), strict=True):
         if event == Event.GRAPH_LAUNCHED:
             relaunch, last_reject = None, -1
         cancelled = status == SlotStatus.CANCELLED and event in (Event.REJECT, Event.ABORT)
-        if event not in _ENTERED and not cancelled and event != Event.RELAUNCHED:
+        if event not in (*_ENTERED, Event.ABORT, Event.RELAUNCHED):
             continue
         key = (step, instance - (event == Event.RELAUNCHED))
-        # A boundary rejects in the order of slots: a smaller slot was rejected later, by an idle scheduler's next.
+        # A boundary rejects in the order of slots, then it aborts: any other order is that of two boundaries, between
+        # which the scheduler was idle.
         again = event == Event.REJECT and slot < last_reject
         if not groups or (groups[-1].step, groups[-1].instance) != key or again:
             groups.append(_Group(*key, t_ns))
+            relaunch = None if again else relaunch
         if event == Event.REJECT:
             last_reject = slot
+        if event == Event.ABORT:
+            last_reject = SLOT_COUNT
+            groups[-1].limited |= status == SlotStatus.TIME_LIMIT
         if event == Event.RELAUNCHED:
             relaunch, last_reject = groups[-1], -1
             continue
         if event in _ENTERED and request_id in arrivals:
-            # What a relaunched scheduler acts upon may be why its predecessor relaunched.
+            # What a relaunched scheduler acts upon first may be why its predecessor relaunched.
             (relaunch or groups[-1]).operations.append(_due(arrivals[request_id], step))
         if cancelled:
             groups[-1].operations.append(Cancel(step, request_id))
-    return [group for group in groups if group.operations]
+    return [group for group in groups if group.operations or group.limited]
 
 
 def _due(arrival: Arrival, step: int) -> Arrival:
@@ -170,7 +182,13 @@ def _steps(rows: Rows) -> dict[int, _Step]:
     claimed = launched | by_step(event == Event.CLAIM, last=False)
     done = by_step(event == Event.GRAPH_DONE, last=True)
     stored = by_step(np.isin(event, _TIMED[1:]), last=True)
-    return {k: _Step(begun[k], claimed[k], done[k], stored.get(k, done[k])) for k in launched if k in done}
+    resumed = by_step(event == Event.RESUME, last=True)
+    found = {}
+    for k in launched:
+        if k in done:
+            stored_ns = stored.get(k, done[k])
+            found[k] = _Step(begun[k], claimed[k], done[k], stored_ns, resumed.get(k, stored_ns))
+    return found
 
 
 # --- playing it back ---
@@ -180,16 +198,14 @@ def replay(recording: Recording, machine: Machine) -> Rows:
     """The rows of the simulator's scheduler under what the recorded one saw, no further than the recording goes."""
     timing = Timing()
     stepper = LockStep(machine, timing=timing, slots=_GivenSlots(recording.slots))
-    limit_ns = _limit_times(recording.rows)
     groups = deque(recording.groups)
     rows_most = recording.rows["event"].size
     while (groups or stepper.in_ring_count) and stepper.rows.count <= rows_most:
         applied = _apply_due(stepper, groups)
         step = recording.steps.get(stepper.step_number)
-        aborted_ns = limit_ns.get((stepper.step_number, stepper.gpu.instance))
-        if aborted_ns is not None:
-            stepper.wait_until(aborted_ns)
-        elif not stepper.gpu.running_count:
+        if stepper.gpu.running_count:
+            stepper.wait_until(recording.boundary_ns(stepper.step_number))
+        else:
             stepper.wait_until(applied.t_ns if applied else step.begun_ns if step else 0)
         _set_times(timing, stepper, recording, step)
         decision = stepper.step_now()
@@ -207,13 +223,6 @@ def _apply_due(stepper: LockStep, groups: deque[_Group]) -> _Group | None:
         stepper.apply([op for op in group.operations if isinstance(op, Cancel)])
         return group
     return None
-
-
-def _limit_times(rows: Rows) -> dict[tuple[int, int], int]:
-    """When a boundary aborted for the time limit, by (step, instance)."""
-    chosen = (rows["event"] == Event.ABORT) & (rows["status"] == SlotStatus.TIME_LIMIT)
-    keys = zip(rows["step"][chosen].tolist(), rows["instance"][chosen].tolist(), strict=True)
-    return dict(zip(keys, rows["t_ns"][chosen].tolist(), strict=True))
 
 
 def _set_times(timing: Timing, stepper: LockStep, recording: Recording, step: _Step | None) -> None:

@@ -67,7 +67,11 @@ class DeviceOverheads:
     def __init__(self, profile: LoopCosts) -> None:
         self._profile = profile
         self.scan_ns = profile.scan_ns
-        self.relaunch_ns = profile.relaunch_ns
+
+    @property
+    def relaunch_ns(self) -> int:
+        """The tail launch."""
+        return self._profile.relaunch_ns
 
     def claim_ns(self, count: int, *, pausing: bool) -> int:
         """One pass over the block, and each prompt's own part."""

@@ -138,6 +138,7 @@ uint32_t blink_native_step(void *base, uint64_t now_ns) {
   HostScheduler scheduler(platform, block, local);
   if (!state.started) scheduler.adopt();
   local.scanned = 0;  // what was written since the last step is older than this boundary: look again
+  local.moved_ns = now_ns;
   const Action action = scheduler.step();
   scheduler.settle();
   if (action == Action::RELAUNCH) HostScheduler(platform, block, local).adopt();
@@ -274,7 +275,7 @@ uint64_t blink_native_race_claims(void *base, uint32_t slot, uint32_t rounds) {
     const blink_descriptor &d = *first.descriptor(slot);
     for (uint32_t i = 0; i < rounds; ++i) {
       barrier.wait();
-      won[who] = claim(context, {d.request_id, slot, d.prompt_tokens, d.output_tokens_max, 0});
+      won[who] = claim(context, {d.request_id, slot, d.prompt_tokens, d.output_tokens_max, 0}, platform.now_ns());
       if (won[who]) release(context, slot);
       barrier.wait();
       if (who) continue;

@@ -146,7 +146,7 @@ BLINK_DEVICE void clear_sets(const Context<P> &c) {
 
 // T2: the head of the queue becomes part of the next prefill. False if the slot is not as the scan saw it.
 template <class P>
-BLINK_DEVICE bool claim(const Context<P> &c, const Pending &prompt) {
+BLINK_DEVICE bool claim(const Context<P> &c, const Pending &prompt, uint64_t now_ns) {
   P &p = c.platform;
   State &state = c.block.state();
   uint64_t *ctl = c.block.ctl(prompt.slot);
@@ -163,7 +163,7 @@ BLINK_DEVICE bool claim(const Context<P> &c, const Pending &prompt) {
   Live &live = c.block.live(prompt.slot);
   const uint32_t need = kv_blocks_needed(d.prompt_tokens, d.output_tokens_max, c.block.config().block_tokens);
   live.request_id = d.request_id;
-  live.claimed_ns = p.now_ns();
+  live.claimed_ns = now_ns;
   live.prompt_offset = d.prompt_offset;
   live.prompt_tokens = d.prompt_tokens;
   live.output_offset = d.output_offset;

@@ -35,7 +35,7 @@ struct Local {
   uint32_t idle_tries;
   Outcome outcome[2];         // of waiting for a graph, in turns, so that one barrier a try is enough
   uint64_t launched_ns;
-  uint64_t moved_ns;          // the time of what all threads do next, read once by the leader
+  uint64_t moved_ns;          // the time of what all threads do next, read once by the leader; then of the boundary after it
   uint64_t record_next;       // the leader's head of the trace, not yet committed
   uint64_t record_place;      // where the threads' next records stand
   uint64_t kv_tokens;         // live KV tokens of the batch

@@ -50,7 +50,7 @@ BLINK_DEVICE void look_at_words(const Context<P> &c) {
   const Pending *waiting = c.block.waiting() + c.local.waiting_first;
   for (uint32_t i = p.thread(); i < c.local.waiting_count; i += p.threads()) look_at_slot(c, waiting[i].slot);
   const uint64_t limit_ns = c.block.config().time_limit_ns;
-  const uint64_t now_ns = limit_ns ? p.now_ns() : 0;
+  const uint64_t now_ns = c.local.moved_ns;  // one time for all threads: that of the stores before this boundary
   const uint32_t members = c.local.batch_count + c.local.claimed_count;
   for (uint32_t i = p.thread(); i < members; i += p.threads()) {
     const uint32_t slot = i < c.local.batch_count ? c.local.batch[i] : c.local.claimed[i - c.local.batch_count];

@@ -97,12 +97,13 @@ class Scheduler {
     State &state = c_.block.state();
     Local &local = c_.local;
     local.record_next = state.trace_head;
+    local.moved_ns = c_.platform.now_ns();
     if (state.relaunching) {
       state.relaunching = 0;
       state.launches = 0;
       ++state.instance;
       ++state.relaunches;
-      record(c_, {c_.platform.now_ns(), 0, static_cast<uint32_t>(state.step), what(Event::RELAUNCHED, 0, kNoSlot), 0, 0});
+      record(c_, {local.moved_ns, 0, static_cast<uint32_t>(state.step), what(Event::RELAUNCHED, 0, kNoSlot), 0, 0});
       commit_records(c_);
     }
     state.started = 1;
@@ -202,13 +203,14 @@ class Scheduler {
   BLINK_DEVICE void launch_prefill() {
     Local &local = c_.local;
     local.claimed_count = 0;
+    const uint64_t now_ns = c_.platform.now_ns();  // prompts that are claimed together have one age
     uint32_t longest = 0;
     for (uint32_t i = 0; i < local.decision.claim_count; ++i) {
       const Pending prompt = c_.block.waiting()[local.waiting_first];
       ++local.waiting_first;
       --local.waiting_count;
       local.queued[prompt.slot] = 0;
-      if (!claim(c_, prompt)) continue;  // somebody else owns it now
+      if (!claim(c_, prompt, now_ns)) continue;  // somebody else owns it now
       local.claimed[local.claimed_count++] = static_cast<uint16_t>(prompt.slot);
       if (prompt.prompt_tokens > longest) longest = prompt.prompt_tokens;
       ++c_.block.state().claim_count;
