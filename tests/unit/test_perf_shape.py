@@ -17,7 +17,10 @@ from blink.perf.profile import list_profiles
 from blink.perf.shape import HF_MODEL_TYPES, ModelShape
 
 PUBLIC_TOTALS = {
+    "bloom-176b": 176.25e9,
+    "llama-2-70b": 68.98e9,
     "llama-3-8b": 8.03e9,
+    "llama-3.1-8b": 8.03e9,
     "llama-3-70b": 70.6e9,
     "phi-4": 14.7e9,
     "qwen3-32b": 32.8e9,
