@@ -12,7 +12,7 @@ from blink.common.coverage import Coverage
 from blink.common.faults import FaultPlan
 from blink.common.request import Request
 from blink.common.results import Outcome
-from blink.common.states import SLOT_COUNT
+from blink.common.states import SLOT_COUNT, SlotStatus
 from blink.common.verdict import CONFORMS
 
 
@@ -54,7 +54,8 @@ class Drill:
             where = f"ring {number}" if len(self.lives) > 1 else "the ring"
             found += self._judge_life(life, where, last=number == len(self.lives) - 1)
         found += [
-            f"heal: request {row.request_id}, sent after the faults had ended, was {row.outcome.label}"
+            f"heal: request {row.request_id}, sent after the faults had ended, was {row.outcome.label} "
+            f"(status {SlotStatus(row.status).label if row.status >= 0 else 'unknown'})"
             for row in self.rows
             if row.request_id in self.probes and row.outcome is not Outcome.COMPLETED
         ][:3]

@@ -137,6 +137,8 @@ class _NativeDrill:
         result.duration_ns = self._now()
         if hang:
             result.complaints.append(f"hang: {hang}")
+            if self._ring is not None:
+                self._retire(self._ring, "", _NOBODY_READ_THE_RING, drained=False)
         elif not self._finish():
             result.complaints.append("hang: the last frontend did not come to its end")
         self._ledger.close(self._rows)
@@ -187,6 +189,8 @@ class _NativeDrill:
         """Whether the faults are over and somebody serves on a ring that is well."""
         ring = self._ring
         if not self._healed or ring is None or not ring.ready or ring.scheduler_dead or ring.last_word is not None:
+            return False
+        if self._crash is not None or self._restart_at is not None:  # a frontend is dying, whether it shows or not
             return False
         return not ring.instance.state()["failed"]
 
@@ -364,6 +368,8 @@ class _NativeDrill:
                 self._restarted(ring)
             elif what == "ready":
                 ring.ready = ring.started = True
+            elif what == "disarmed":
+                self._crash = None
             elif what == "left":
                 ring.last_word = rest[0], rest[1]
                 self._count_frontend(rest[2])

@@ -301,6 +301,8 @@ class Child:
             self._frontend.trouble = (rest[0], rest[1], rest[2])
         elif what == "die":
             self._frontend.writes_to_live = rest[0]
+            if rest[0] is None:
+                self._link.send("disarmed")
         elif what == "finish":
             self._finishing = True
 

@@ -11,6 +11,8 @@ from blink.hw.native.frontend_child import Setup
 from blink.hw.native.link import Link, Message
 from blink.hw.native.memory import SharedBlock
 
+MODULE = "blink.hw.native.frontend_child"
+
 
 class FrontendProcess:
     """Starts the process over a block that it inherits. It ends when told to, when killed, or with this process.
@@ -21,7 +23,7 @@ class FrontendProcess:
     def __init__(self, block: SharedBlock) -> None:
         self._block = block
         mine, its = socket.socketpair()
-        command = [sys.executable, "-m", "blink.hw.native.frontend_child", str(its.fileno())]
+        command = [sys.executable, "-m", MODULE, str(its.fileno())]
         try:
             self._process = subprocess.Popen(
                 command, pass_fds=(its.fileno(), block.fd), stdin=subprocess.DEVNULL, start_new_session=True
