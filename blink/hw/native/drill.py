@@ -71,6 +71,7 @@ class _Ring:
     started: bool = False  # the frontend's epoch is in the ring
     ready: bool = False
     scheduler_dead: bool = False
+    told: bool = False  # its frontend was told to leave
     last_word: tuple[str, dict[str, int]] | None = None  # of a frontend that has left: why, and its counts of slots
 
 
@@ -416,9 +417,12 @@ class _NativeDrill:
                 self._bury(ring, ring.frontend)
         if ring.last_word is not None:
             why, slots = ring.last_word
-            self._retire(ring, why, slots, drained=slots["free"] == SLOT_COUNT)
-        elif self._healed and ring.scheduler_dead and not self._open_requests():
-            self._retire(ring, "the scheduler is gone", _NOBODY_READ_THE_RING, drained=False)
+            gone = "the scheduler is gone" if ring.scheduler_dead else ""
+            self._retire(ring, why or gone, slots, drained=slots["free"] == SLOT_COUNT)
+        elif self._healed and ring.scheduler_dead and ring.ready and not ring.told and not self._open_requests():
+            assert ring.frontend is not None
+            ring.frontend.send("finish")  # nobody waits, so nobody watches the heart: whoever operates it steps in
+            ring.told = True
         elif ring.frontend is None and self._restart_at is not None and self._restart_at[0] <= self._now():
             again = self._restart_at[1] is Moment.RECOVERY
             self._restart_at = None
