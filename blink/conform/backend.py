@@ -132,6 +132,7 @@ BACKENDS = ("sim", "native")
 
 def backends(names: Sequence[str], *, mutant: str | None = None, time_scale: float = 1.0) -> list[Backend]:
     """Backends by name. Raises InputError for a name that does not exist, and for what cannot run here."""
+    flags_of(mutant)  # a mutant that does not exist is said before a compiler is looked for
     found: list[Backend] = []
     for name in names:
         if name not in BACKENDS:
