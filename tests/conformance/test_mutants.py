@@ -27,6 +27,7 @@ CAUGHT = [
     ("never-resume", Level.LOCKSTEP, "small", "differ"),
     ("never-resume", Level.REPLAY, "small", "step"),
     ("no-capacity-guard", Level.LOCKSTEP, "small", "differ"),
+    ("kv-blocks-returned-at-claim", Level.LEGAL, "small", "I7: native:"),
     ("kv-blocks-returned-at-claim", Level.LOCKSTEP, "small", "claims and KV blocks of sim and native differ"),
 ]
 """Mutant, the level that catches it, the scenario, and what the first difference says."""
