@@ -72,7 +72,11 @@ def test_more_threads_are_never_better(
     assert many.cores.kernel.busy >= few.cores.kernel.busy
     assert many.cores.competitors >= few.cores.competitors
     assert many.counters.cores_available <= few.counters.cores_available
-    assert many.counters.llc_miss_rate >= few.counters.llc_miss_rate - 1e-12
+    assert many.counters.llc_stall_ratio >= few.counters.llc_stall_ratio * (1 - 1e-12)
+    # Once the engine's socket is full, further threads only send invalidations from the other one: walks add accesses
+    # of the engine, it holds a little more of the LLC, and its miss rate may fall while its stalls still grow.
+    if placement == "spread" or fewer + more <= XEON.threads_per_socket - reserved:
+        assert many.counters.llc_miss_rate >= few.counters.llc_miss_rate - 1e-12
     assert many.device_path_ratio >= few.device_path_ratio
 
 
