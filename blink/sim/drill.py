@@ -27,7 +27,7 @@ from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.results import Outcome
 from blink.common.ring import Ring
-from blink.common.states import SLOT_COUNT, SlotState
+from blink.common.states import SLOT_COUNT
 from blink.common.trace import VIRTUAL_CLOCK, TraceHeader, open_writer
 from blink.frontend.prompt_area import PromptArea
 from blink.frontend.recovery import HeartbeatWatch, Left, Recovery
@@ -61,7 +61,6 @@ BOOT_NS = 2_000_000
 """From a ring's end to the next one's start."""
 _DEADLINE_SPANS = 60
 _EVENTS_BETWEEN_CHECKS = 64
-_SLOT_NAMES = {SlotState.DECODE_COMPLETED: "slots found completed by a restart"}
 
 
 @dataclass(slots=True)
@@ -226,14 +225,13 @@ class _SimDrill:
             frontend.clock.die()
             frontend.connection.destroy()
         life.clock.die()
+        self._counts.add("KV blocks exhausted", life.gpu.counters.wait_kv_ns > 0)
         life.recorder.close(slots, complete=drained, idle_status_reads=0)
         self._result.lives.append(Life(life.trace, slots, ended_by, drained))
         self._life = self._frontend = None
 
     def _count_frontend(self, frontend: _Frontend) -> None:
-        self._counts.add("times that a request waited for a slot", frontend.dpu.counters.waiting_max > 0)
-        if frontend.dpu.counters.slots_in_use_max == SLOT_COUNT:
-            self._counts.add("slots exhausted")
+        self._counts.add("slots exhausted", frontend.dpu.counters.slots_in_use_max == SLOT_COUNT)
 
     def _retire(self, life: _RingLife, ended_by: str, *, drained: bool) -> None:
         self._fail_all()
@@ -378,7 +376,7 @@ class _SimDrill:
         words, descriptors = life.ring.ctl.copy(), bytes(life.ring.descriptors)
         yield env.now + self._paths[2].one_way_ns(STATUS_ARRAY_BYTES + DESCRIPTOR_ARRAY_BYTES)
         for left in recovery.adopt(words, descriptors):
-            self._counts.add(_SLOT_NAMES.get(left.state, f"slots found {left.state.label} by a restart"))
+            self._counts.add(f"slots found {left.state.label} by a restart")
         self._recycle_left(life, frontend, recovery.completed(words))
         frontend.reader.wake()
 

@@ -302,8 +302,9 @@ class _NativeDrill:
         if not ring.scheduler_dead and not ring.scheduler.stop(Stop.DRAIN if drained else Stop.ABORT):
             self._result.complaints.append("hang: the scheduler did not stop when it was told to")
         self._drain(ring, [])
-        dropped = ring.instance.state()["trace_dropped"]
-        ring.recorder.close(slots, complete=drained, idle_status_reads=0, dropped_by_gpu=dropped)
+        state = ring.instance.state()
+        self._counts.add("KV blocks exhausted", state["wait_kv_ns"] > 0)
+        ring.recorder.close(slots, complete=drained, idle_status_reads=0, dropped_by_gpu=state["trace_dropped"])
         self._result.lives.append(Life(ring.trace, slots, ended_by, drained))
         ring.scheduler.kill()
         ring.instance.close()
@@ -363,6 +364,9 @@ class _NativeDrill:
                 self._ended(*rest)
             elif what == "count":
                 self._counts.add(rest[0], rest[1])
+            elif what == "given_up":
+                self._counts.happened(FaultKind.STUCK_GRAPH)
+                self._counts.add("watchdog gave a graph up")
             elif what == "restarting":
                 ring.restarting = rest[0], rest[1]
             elif what == "restarted":

@@ -325,7 +325,7 @@ class Child:
         self._checked_ns = now
         if not self._given_up and self._instance.state()["failed"]:
             self._given_up = True
-            self._link.send("count", "watchdog gave a graph up", 1)
+            self._link.send("given_up")
             self._fail("requests failed by a stuck graph")
         if not frontend.expects:
             self._watch.rest()
