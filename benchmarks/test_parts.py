@@ -18,6 +18,9 @@ from blink.common.policy import Action, GraphShape, GraphTable, Limits, Pending
 from blink.common.ring import Ring
 from blink.common.states import SLOT_COUNT, SlotState
 from blink.frontend.token_reader import TokenReader
+from blink.perf.gpu import GpuProfile
+from blink.perf.shape import ModelShape
+from blink.perf.step import StepModel
 from blink.sim.run import simulate
 from blink.workload.build import build_load
 from blink.workload.reader import read_trace
@@ -33,6 +36,16 @@ SIMULATED_REQUESTS = scaled(1000, 20)
 def counted(benchmark: BenchmarkFixture, items: int, unit: str) -> None:
     """How many items one call handles; the summary divides by the median time."""
     benchmark.extra_info.update(items=items, unit=unit)
+
+
+# --- step model ---
+
+
+def test_ask_for_a_decode_step(benchmark: BenchmarkFixture) -> None:
+    """A run asks about half a million times."""
+    model = StepModel(ModelShape.load("llama-3-8b"), GpuProfile.load("h200"))
+    assert benchmark(model.decode_ns, 16, 16_384) > 0
+    counted(benchmark, 1, "steps")
 
 
 # --- ring ---
