@@ -11,7 +11,7 @@ from simpy.events import EventPriority
 
 from blink.common.faults import Fault, FaultKind
 from blink.sim.clock import NORMAL, Clock, at
-from blink.sim.gpu import StepTimes
+from blink.sim.ports import StepTimes
 from blink.sim.token_path import ReadCosts
 
 STUCK_NS = 1 << 60

@@ -11,111 +11,38 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
-import numpy as np
 import simpy
 
 from blink.common import policy
-from blink.common.events import Event, GraphKind
+from blink.common.events import Event
 from blink.common.layout import (
     EPOCH_MASK,
     EPOCH_SHIFT,
     GENERATION_MASK,
     GENERATION_SHIFT,
-    TOKEN_COUNT_MASK,
-    TOKEN_COUNT_SHIFT,
 )
 from blink.common.policy import Action, Blocked, Decision, GraphShape, GraphTable, Pending
-from blink.common.recorder import Columns, Recorder
+from blink.common.recorder import Recorder
 from blink.common.request import Request
-from blink.common.results import I64, SchedulerCounters
+from blink.common.results import SchedulerCounters
 from blink.common.ring import Ring
 from blink.common.states import SlotState, SlotStatus
 from blink.perf.observed import RangeTracker
+from blink.sim.batch import Batch, Live, Segment
 from blink.sim.clock import Alarm, Clock
+from blink.sim.gpu_rows import GpuRows
+from blink.sim.occupancy import Occupancy
 from blink.sim.overheads import StepOverheads
+from blink.sim.ports import Listener, Observer, StepTimes
 
 _NEVER_NS = 2**63 - 1
 _EVERY_SLOT = -1  # in place of a slot: the frontend's epoch has changed
 _NOTHING_TO_DO = Decision(Action.IDLE)
-_STOPPED = (SlotStatus.CANCELLED, SlotStatus.FENCED)
 PLAN_STEPS_MAX = 120
 """Decode steps of one plan at most; no more than a window allows on the device."""
 Process = Generator[simpy.Event, object, None]
-
-
-class StepTimes(Protocol):
-    """How long a captured graph runs on its own, in nanoseconds (blink.perf.step.StepModel)."""
-
-    def decode_ns(self, batch: int, kv_tokens: int) -> int: ...
-
-    def prefill_ns(self, batch: int, sequence: int) -> int: ...
-
-
-class Listener(Protocol):
-    """Who learns of stores in the ring: the token path."""
-
-    def stored_steps(self, batch: Batch, stored_ns: list[int], ended: dict[int, SlotStatus]) -> None: ...
-
-    def stored_other(self, time_ns: int) -> None: ...
-
-    def needs_single_steps(self) -> bool: ...
-
-
-class Observer(Protocol):
-    """Who compares decisions with those of another backend. A segment is told by its first step: use `stepwise`."""
-
-    def decided(self, decision: Decision) -> None: ...
-
-    def claimed(self, live: Live) -> None: ...
-
-    def launched(self, shape: GraphShape, lives: list[Live]) -> None: ...
-
-
-@dataclass(slots=True)
-class Live:
-    """A claimed request."""
-
-    request: Request
-    prompt: Pending
-    slot: int
-    generation: int
-    epoch: int
-    blocks: list[int]
-    end_count: int
-    end_status: SlotStatus
-    claimed_ns: int
-    end_step: int = 0  # number of the decode step whose token is its last
-    kv_base: int = 0  # KV length minus the scheduler's decode step number: constant while it decodes
-
-
-@dataclass(slots=True)
-class Batch:
-    """The sequences that decode together, in the order of their slots; replaced whenever that set changes."""
-
-    slots: I64
-    lives: list[Live]
-    columns: Columns | None  # for the trace
-    first_end_step: int = 0  # the least end_step
-    kv_base_max: int = 0  # the greatest kv_base
-
-
-@dataclass(slots=True)
-class Segment:
-    """Planned decode steps of one batch."""
-
-    batch: Batch
-    shape_batch: int
-    first_step: int
-    launched: list[int] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)
-    stored: list[int] = field(default_factory=list)
-    sequence: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)  # from launched until the graph runs
-    applied: int = 0
-    overdue: bool = False  # its only graph will not end in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +76,15 @@ class Gpu:
         phase_ns: int,
     ) -> None:
         self._env, self._ring, self._overheads, self._times = env, ring, overheads, times
-        self._settings, self._limits, self._requests, self._rec = settings, settings.limits, requests, recorder
+        self._settings, self._limits, self._requests = settings, settings.limits, requests
+        self._rows = GpuRows(env, ring, recorder) if recorder else None
         self.listener: Listener | None = None
         self.observer: Observer | None = None
         self.counters = SchedulerCounters(
             kv_blocks_total=settings.kv_block_count, batch_limit=settings.limits.batch_max
         )
         self.ranges = RangeTracker()
-        self.last_end_ns = 0  # of the last time anything ran
+        self._occupancy = Occupancy(self.counters)
         self.failed = False  # a graph hangs: nothing is ever launched again
         self._crashed_ns: int | None = None
         self._phase_ns = phase_ns
@@ -165,20 +93,16 @@ class Gpu:
         self._unseen: deque[tuple[int, int, bool]] = deque()  # visible_ns, slot, is it a cancel
         self._waiting: list[Pending] = []
         self._running: dict[int, Live] = {}
-        self._batch = Batch(np.empty(0, np.int64), [], None)
+        self._batch = Batch.of({}, recorded=False)
         self._free_blocks = list(range(settings.kv_block_count - 1, -1, -1))
         self._used_blocks = 0
         self._step = 0  # every launched graph is a step
         self._decode_step = 0
         self._launches = 0  # of this instance's window
-        self._instance = 0
         self._kv_tokens = 0
         self._segment: Segment | None = None
         self._graph_since: int | None = None  # a prefill runs since then
         self._after_prefill = False
-        self._blocked = Blocked.NOT
-        self._blocked_since = 0
-        self._accounted_ns = 0
 
     # --- what the ring tells ---
 
@@ -225,7 +149,7 @@ class Gpu:
         """One boundary, one decision, and what it asks for."""
         self._scan()
         decision = _NOTHING_TO_DO if self.failed else self._decide()
-        self._note_blocked(decision.blocked)
+        self._occupancy.blocked(self._env.now, decision.blocked)
         if self.observer:
             self.observer.decided(decision)
         if decision.action is Action.DECODE:
@@ -265,12 +189,11 @@ class Gpu:
         """Tail launch: the new instance adopts every slot from memory, so nothing else changes."""
         yield self._alarm.wait(self._env.now + self._overheads.relaunch_ns)
         self._account()
-        self._instance += 1
         self._launches = 0
         self.counters.relaunches += 1
         self.counters.loop_ns += self._overheads.relaunch_ns
-        if self._rec:
-            self._rec.gpu.add(event=Event.RELAUNCHED, t_ns=self._env.now, step=self._step, instance=self._instance)
+        if self._rows:
+            self._rows.relaunched(self._step)
 
     # --- the boundary ---
 
@@ -346,41 +269,20 @@ class Gpu:
 
     def _reject(self, slot: int, request_id: int, status: SlotStatus) -> None:
         self._ring.move(slot, SlotState.DECODE_COMPLETED, status=status)
-        now = self._env.now
-        if self._rec:
-            who = (slot, self._generation(slot), self._epoch(slot), request_id)
-            if status in _STOPPED:
-                self._record_cancel_seen(who, status)
-            self._rec.move(
-                self._rec.gpu, Event.REJECT, now, *who, 0, status=status, step=self._step, instance=self._instance
-            )
-        self._tell_other(now)
+        if self._rows:
+            self._rows.rejected((slot, self._generation(slot), self._epoch(slot), request_id), status, self._step)
+        self._tell_other(self._env.now)
 
     def _abort(self, ended: dict[int, tuple[Live, SlotStatus]]) -> None:
-        now = self._env.now
         for slot in sorted(ended):
             live, status = ended[slot]
             source = SlotState(self._ring.state(slot))
             count = self._ring.move(slot, SlotState.DECODE_COMPLETED, status=status)
-            if self._rec:
-                who = (slot, live.generation, live.epoch, live.request.request_id)
-                if status in _STOPPED:
-                    self._record_cancel_seen(who, status)
-                self._rec.move(
-                    self._rec.gpu, Event.ABORT, now, *who, count,
-                    source=source, status=status, step=self._step, instance=self._instance,
-                )  # fmt: skip
+            if self._rows:
+                self._rows.aborted(live, source, status, count, self._step)
             self._release(live, count)
         self._rebuild()
-        self._tell_other(now)
-
-    def _record_cancel_seen(self, who: tuple[int, int, int, int], status: SlotStatus) -> None:
-        assert self._rec is not None
-        slot, generation, epoch, request_id = who
-        self._rec.gpu.add(
-            event=Event.CANCEL_SEEN, t_ns=self._env.now, slot=slot, generation=generation, epoch=epoch,
-            request_id=request_id, status=status, step=self._step, instance=self._instance,
-        )  # fmt: skip
+        self._tell_other(self._env.now)
 
     def _release(self, live: Live, token_count: int) -> None:
         """A claimed request has ended: its place, its blocks, its KV tokens."""
@@ -391,17 +293,7 @@ class Gpu:
 
     def _rebuild(self) -> None:
         """The batch after its set of sequences has changed."""
-        order = sorted(self._running)
-        lives = [self._running[slot] for slot in order]
-        slots = np.array(order, np.int64)
-        columns = None
-        if self._rec:
-            generation = np.array([live.generation for live in lives], np.int64)
-            request_id = np.array([live.request.request_id for live in lives], np.int64)
-            columns = Columns(slots, generation, lives[0].epoch if lives else 0, request_id)
-        end_steps = [live.end_step for live in lives]
-        kv_bases = [live.kv_base for live in lives]
-        self._batch = Batch(slots, lives, columns, min(end_steps, default=0), max(kv_bases, default=0))
+        self._batch = Batch.of(self._running, recorded=self._rows is not None)
 
     def _tell_other(self, time_ns: int) -> None:
         if self.listener:
@@ -469,15 +361,12 @@ class Gpu:
         request.claimed_ns, request.kv_block_count = now, need
         self._used_blocks += need
         self.counters.kv_blocks_max = max(self.counters.kv_blocks_max, self._used_blocks)
-        if self._rec:
-            self._rec.move(
-                self._rec.gpu, Event.CLAIM, now, slot, descriptor.generation, epoch, prompt.request_id, 0,
-                step=self._step, instance=self._instance, kv_block_count=need,
-            )  # fmt: skip
         live = Live(
             request, prompt, slot, descriptor.generation, epoch, blocks, end_count,
             policy.end_status(end_count, *ends), now,
         )  # fmt: skip
+        if self._rows:
+            self._rows.claimed(live, self._step)
         if self.observer:
             self.observer.claimed(live)
         return live
@@ -488,12 +377,8 @@ class Gpu:
         status = live.end_status if last else SlotStatus.NONE
         to = SlotState.DECODE_COMPLETED if last else SlotState.DECODE_PROCESSING
         count = self._ring.move(live.slot, to, 1, status)
-        if self._rec:
-            self._rec.move(
-                self._rec.gpu, Event.FINISH_AT_PREFILL if last else Event.FIRST_TOKEN, stored_ns, live.slot,
-                live.generation, live.epoch, request.request_id, count,
-                status=status, step=self._step, instance=self._instance,
-            )  # fmt: skip
+        if self._rows:
+            self._rows.first_token(live, status, count, stored_ns, self._step)
         self._running[live.slot] = live
         self._kv_tokens += live.prompt.prompt_tokens + 1
         live.end_step = self._decode_step + live.end_count - 1
@@ -503,20 +388,12 @@ class Gpu:
 
     def _move_batch(self, event: Event, batch: Batch, source: SlotState, to: SlotState) -> None:
         self._ring.move_all(batch.slots, source, to)
-        if self._rec and batch.columns:
-            counts = self._counts(batch.slots)
-            self._rec.move_all(event, self._env.now, batch.columns, counts, self._step, self._instance)
-
-    def _counts(self, slots: I64) -> I64:
-        words = self._ring.ctl[slots]
-        return (words >> np.uint64(TOKEN_COUNT_SHIFT) & np.uint64(TOKEN_COUNT_MASK)).astype(np.int64)
+        if self._rows:
+            self._rows.moved(event, batch, self._step)
 
     def _record_graph(self, event: Event, t_ns: int, shape: GraphShape, live: int) -> None:
-        if self._rec:
-            self._rec.gpu.add(
-                event=event, t_ns=t_ns, graph=shape.kind, batch=shape.batch, sequence=shape.sequence,
-                live=live, step=self._step, instance=self._instance,
-            )  # fmt: skip
+        if self._rows:
+            self._rows.graph(event, t_ns, shape, live, self._step)
 
     # --- decode ---
 
@@ -526,10 +403,10 @@ class Gpu:
         segment = self._plan(1 if blocked is Blocked.TURN else self._limits.window)
         self._segment = segment
         if self.observer:
-            shape = GraphShape(GraphKind.DECODE, segment.shape_batch, segment.sequence[0])
+            shape = segment.shape(0)
             self.observer.launched(shape, segment.batch.lives)
         if segment.overdue:
-            shape = GraphShape(GraphKind.DECODE, segment.shape_batch, segment.sequence[0])
+            shape = segment.shape(0)
             self._record_graph(Event.GRAPH_LAUNCHED, start, shape, len(segment.batch.lives))
             self._segment = None
             yield from self._give_up([])
@@ -618,18 +495,23 @@ class Gpu:
         """The scheduler dies now (its clock stops with it): the graph that runs will not be published."""
         now, segment = self._env.now, self._segment
         self._crashed_ns = now
-        if self._rec is None:
+        if self._rows is None:
             return
         if segment is not None and segment.applied < len(segment.stored):
-            shape = GraphShape(GraphKind.DECODE, segment.shape_batch, segment.sequence[segment.applied])
-            self._record_graph(Event.GRAPH_LAUNCHED, segment.launched[segment.applied], shape, len(segment.batch.lives))
-        self._rec.gpu.add(event=Event.CRASHED, t_ns=now, instance=self._instance)
+            index, live = segment.applied, len(segment.batch.lives)
+            self._record_graph(Event.GRAPH_LAUNCHED, segment.launched[index], segment.shape(index), live)
+        self._rows.crashed()
 
     @property
     def heartbeat_ns(self) -> int:
         """When the scheduler's heart beat last: at the end of every scan, for as long as it lives."""
         alive_ns = self._env.now if self._crashed_ns is None else self._crashed_ns
         return max(0, alive_ns - (alive_ns - self._phase_ns) % self._overheads.scan_ns)
+
+    @property
+    def last_end_ns(self) -> int:
+        """When anything ran last."""
+        return self._occupancy.last_end_ns
 
     @property
     def step_number(self) -> int:
@@ -639,7 +521,7 @@ class Gpu:
     @property
     def instance(self) -> int:
         """Relaunches so far."""
-        return self._instance
+        return self.counters.relaunches
 
     @property
     def running_count(self) -> int:
@@ -680,13 +562,8 @@ class Gpu:
             for position, live in enumerate(batch.lives):
                 if live.end_step == self._decode_step:
                     ended[position] = live.end_status
-        if self._rec and batch.columns:
-            window = slice(first, count)
-            self._rec.steps(
-                segment.launched[window], segment.done[window], segment.stored[window], segment.sequence[window],
-                segment.shape_batch, batch.columns, self._counts(batch.slots), segment.first_step + first,
-                self._instance, ended,
-            )  # fmt: skip
+        if self._rows:
+            self._rows.steps(segment, first, count, ended)
         self._ring.add_tokens(batch.slots, steps, self._step, ended)
         stored = segment.stored[first:count]
         self._account(at_ns=stored[-1])
@@ -698,30 +575,7 @@ class Gpu:
                 self._release(live, live.end_count)
             self._rebuild()
 
-    # --- accounts ---
-
     def _account(self, claimed: int = 0, at_ns: int | None = None) -> None:
-        """Integrals of batch and KV occupancy up to now (or to `at_ns`)."""
+        """Occupancy up to now (or to `at_ns`), with that many claimed prompts beside what runs."""
         now = self._env.now if at_ns is None else at_ns
-        if self._running or claimed:
-            self.last_end_ns = now
-        elapsed = now - self._accounted_ns
-        self._accounted_ns = now
-        running = len(self._running) + claimed
-        counters = self.counters
-        counters.batch_ns += running * elapsed
-        counters.batch_max = max(counters.batch_max, running)
-        counters.kv_block_ns += self._used_blocks * elapsed
-
-    def _note_blocked(self, blocked: Blocked) -> None:
-        now, counters = self._env.now, self.counters
-        waited = now - self._blocked_since
-        if self._blocked is Blocked.BATCH:
-            counters.wait_batch_ns += waited
-        elif self._blocked is Blocked.KV:
-            counters.wait_kv_ns += waited
-        elif self._blocked is Blocked.WINDOW:
-            counters.wait_window_ns += waited
-        elif self._blocked is Blocked.TURN:
-            counters.wait_gpu_ns += waited
-        self._blocked, self._blocked_since = blocked, now
+        self._occupancy.until(now, len(self._running) + claimed, self._used_blocks)

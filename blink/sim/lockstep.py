@@ -21,9 +21,11 @@ from blink.frontend.prompt_area import PromptArea
 from blink.frontend.request_tracker import RequestTracker
 from blink.frontend.slot_tracker import SlotTracker
 from blink.frontend.submission import Submission, Submitter
+from blink.sim.batch import Live
 from blink.sim.clock import Clock
-from blink.sim.gpu import Gpu, GpuSettings, Live, Process, StepTimes
+from blink.sim.gpu import Gpu, GpuSettings, Process
 from blink.sim.overheads import DeviceOverheads
+from blink.sim.ports import StepTimes
 
 _ROWS = 1 << 10
 _EVENT_COLUMNS = ("event", "slot", "request_id", "token_count", "status")

@@ -16,12 +16,14 @@ import numpy as np
 from blink.common.events import Event
 from blink.common.recorder import Recorder
 from blink.common.request import UNKNOWN, Request
-from blink.common.results import I64, Outcome, WeightedValues
+from blink.common.results import I64, Outcome
 from blink.common.ring import Ring
 from blink.common.states import SLOT_COUNT, SlotStatus
 from blink.frontend.token_reader import News, PollSchedule, TokenReader
+from blink.sim.batch import Batch
 from blink.sim.clock import LAST, Clock, at
-from blink.sim.gpu import Batch, Gpu
+from blink.sim.gaps import InterTokenGaps
+from blink.sim.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +55,6 @@ class _Stored:
     times_ns: list[int]
     ended: dict[int, SlotStatus]
     position: int = 0
-
-
-class InterTokenGaps:
-    """The distribution of ITL, as values with weights."""
-
-    def __init__(self) -> None:
-        self._values: list[int] = []
-        self._weights: list[int] = []
-        self._arrays: list[I64] = []
-
-    def add(self, gap_ns: int, weight: int) -> None:
-        """The same gap for `weight` tokens."""
-        self._values.append(gap_ns)
-        self._weights.append(weight)
-
-    def add_all(self, gaps_ns: I64) -> None:
-        """One token each."""
-        self._arrays.append(gaps_ns)
-
-    def total(self) -> WeightedValues:
-        """Ascending distinct values with their weights."""
-        values = np.concatenate([np.array(self._values, np.int64), *self._arrays])
-        ones = sum(array.size for array in self._arrays)
-        weights = np.concatenate([np.array(self._weights, np.int64), np.ones(ones, np.int64)])
-        distinct, inverse = np.unique(values, return_inverse=True)
-        counts = np.zeros(distinct.size, np.int64)
-        np.add.at(counts, inverse, weights)
-        return WeightedValues(distinct[counts > 0], counts[counts > 0])
 
 
 class TokenPath:

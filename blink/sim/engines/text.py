@@ -11,7 +11,7 @@ from blink.perf.host.operation import HostOp
 from blink.perf.host_engine import HostEngineProfile
 from blink.sim.engines.host import HostThread
 from blink.sim.engines.sequence import Sequence
-from blink.sim.token_path import InterTokenGaps
+from blink.sim.gaps import InterTokenGaps
 
 
 @dataclass(frozen=True, slots=True)
