@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blink.perf.profile import Constant, Profile
+    from blink.common.profile import Constant, Profile
 
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,7 +26,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from blink.perf.profile import PROFILE_KINDS, list_profiles, load_profile
+    from blink.common.profile import PROFILE_KINDS, list_profiles, load_profile
     from blink.report.rundir import to_json
 
     kinds = (options.kind,) if options.kind else PROFILE_KINDS
@@ -41,7 +41,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from blink.perf.profile import load_profile
+    from blink.common.profile import load_profile
     from blink.report.rundir import to_json
 
     profile = load_profile(options.kind, options.name)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from blink.workload.requests import Requests
 
 EXIT_INTERRUPTED = 130
-RANGE_NOTE = "outside a profile's range"
-"""How a note begins that says a constant was used where it was not measured."""
 
 _TIME_SCALE = (
     "every time of the trace is multiplied by X; with --backend native every time of the run is, and 0 is as fast as "
@@ -169,14 +167,12 @@ def _time_scale(text: str | None) -> float:
 
 def _run(scenario: Scenario, folder: RunDir | None, backend: _Backend, show_progress: bool) -> RunResult:
     from blink.report.progress import progress_bar
-    from blink.workload.build import build_load, load_notes
+    from blink.workload.build import build_load
 
     scenario, requests = build_load(scenario)
     trace_path = folder.trace_path(scenario.trace.format) if folder else None
     with progress_bar(scenario.name, show_progress) as progress, _stop_on_interrupt() as stop:
-        result = backend(scenario, requests, trace_path=trace_path, progress=progress, stop=stop.asked)
-    result.notes += [note for note in load_notes(requests) if note not in result.notes]
-    return result
+        return backend(scenario, requests, trace_path=trace_path, progress=progress, stop=stop.asked)
 
 
 class _Stop:
@@ -205,6 +201,8 @@ def _stop_on_interrupt() -> Iterator[_Stop]:
 
 
 def _refuse_out_of_range(result: RunResult, folder: RunDir | None) -> None:
+    from blink.common.ranges import RANGE_NOTE
+
     outside = [note for note in result.notes if note.startswith(RANGE_NOTE)]
     if not outside:
         return

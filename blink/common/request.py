@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blink.common.results import I64, REQUEST_COLUMNS, TTFT_PARTS, Outcome
+from blink.common.states import SlotStatus
 
 UNKNOWN = -1
 
@@ -40,6 +41,14 @@ class Request:
     output_tokens: int = 0
     pause_count: int = 0
     kv_block_count: int = UNKNOWN
+
+    def answered(self, status: int, token_count: int, last_token_ns: int) -> None:
+        """Its slot is complete with that SlotStatus, and its client, who still listens, had the last token then."""
+        good = status in (SlotStatus.STOP, SlotStatus.LENGTH)
+        self.outcome = Outcome.COMPLETED if good else Outcome.FAILED
+        self.output_tokens = token_count
+        if token_count:
+            self.last_token_ns = last_token_ns
 
 
 _POINTS = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from blink.perf.profile import Constant, constant, load_profile, typed_values
+from blink.common.profile import Constant, constant, load_profile, typed_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from blink.common.config import Scenario
+from blink.common.profile import Constant, constant, load_profile, typed_values
 from blink.common.results import RunResult
 from blink.common.units import NS_PER_S
 from blink.perf.dpu import DpuProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.host.profile import HostProfile
 from blink.perf.host.scenario import interference_of
-from blink.perf.profile import Constant, constant, load_profile, typed_values
 from blink.perf.shape import ModelShape
 
 WEIGHT_BYTES = 2  # bf16 and fp16

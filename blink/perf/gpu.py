@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blink.common.errors import InputError
-from blink.perf.profile import Constant, constant, load_profile, typed_values
+from blink.common.profile import Constant, constant, load_profile, typed_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from blink.common.errors import InputError
+from blink.common.profile import Constant, Profile, constant, load_profile, parse_constant, typed_value
 from blink.common.units import transfer_ns
-from blink.perf.profile import Constant, Profile, constant, load_profile, parse_constant, typed_value
 
 _HOP_KEYS = ("name", "from", "to", "latency_ns", "bandwidth_bytes_per_s", "shared")
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from blink.perf.profile import Constant
-
 
 class RangeTracker:
     """Smallest and largest batch, kv_tokens, sequence and tokens that were asked for; a few comparisons per step."""
@@ -37,23 +33,3 @@ class RangeTracker:
             self._observed[name] = (value, known[1])
         elif value > known[1]:
             self._observed[name] = (known[0], value)
-
-
-def violations(owner: str, constants: Mapping[str, Constant], observed: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Lines for what was observed of `owner` outside the range of its constants, in a fixed order.
-
-    Constants that hold in the same range of the same quantity share a line.
-    """
-    stretched: dict[tuple[str, int, int], list[str]] = {}
-    for constant in sorted(constants.values(), key=lambda item: item.name):
-        for quantity in constant.range.keys() & observed.keys():
-            (low, high), (least, most) = constant.range[quantity], observed[quantity]
-            if least < low or most > high:
-                stretched.setdefault((quantity, low, high), []).append(constant.name)
-    lines = []
-    for (quantity, low, high), names in sorted(stretched.items()):
-        (least, most), verb = observed[quantity], "holds" if len(names) == 1 else "hold"
-        lines.append(
-            f"{owner}: {quantity} {least} to {most} in the run, {low} to {high} where {', '.join(names)} {verb}"
-        )
-    return lines

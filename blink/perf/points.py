@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from blink.common.errors import InputError
+from blink.common.profile import SHIPPED, read_toml
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
-from blink.perf.profile import SHIPPED, read_toml
 from blink.perf.shape import ModelShape
 from blink.perf.step import StepModel
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from blink.common.errors import InputError
-from blink.perf.profile import constant, list_profiles, load_profile, typed_values
+from blink.common.profile import constant, list_profiles, load_profile, typed_values
 
 HF_MODEL_TYPES = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe")
 

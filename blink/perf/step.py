@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from blink.common.errors import InputError
+from blink.common.ranges import violations
 from blink.common.units import NS_PER_S
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
-from blink.perf.observed import violations
 from blink.perf.shape import ModelShape
 
 DEFAULT_ENGINE = "torch-capture"

@@ -36,7 +36,6 @@ from blink.frontend.slot_tracker import SlotTracker
 from blink.frontend.submission import Submitter
 from blink.frontend.token_reader import PollSchedule, TokenReader
 from blink.perf.admission import request_rows
-from blink.perf.message import MessageProfile
 from blink.perf.plant import Plant
 from blink.sim.client import Clients
 from blink.sim.clock import Clock, at
@@ -49,6 +48,7 @@ from blink.sim.overheads import DeviceOverheads
 from blink.sim.run import read_costs
 from blink.sim.topology import Path, topology
 from blink.workload.drill import Case
+from blink.workload.message import MessageProfile
 from blink.workload.streams import Stream, generator
 
 SPAN_NS = 100_000_000

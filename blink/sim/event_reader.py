@@ -14,9 +14,8 @@ from blink.common.layout import U64
 from blink.common.ledger import Ledger
 from blink.common.recorder import Recorder
 from blink.common.request import Request
-from blink.common.results import Outcome
 from blink.common.ring import Ring
-from blink.common.states import SLOT_COUNT, SlotStatus
+from blink.common.states import SLOT_COUNT
 from blink.frontend.recovery import Left, Recovery
 from blink.frontend.token_reader import News, PollSchedule, TokenReader
 from blink.sim.clock import Clock
@@ -167,9 +166,7 @@ class EventReader:
         if request.cancelled_ns is not None:
             self.cancelled_count -= 1
             return
-        good = status in (SlotStatus.STOP, SlotStatus.LENGTH)
-        request.outcome = Outcome.COMPLETED if good else Outcome.FAILED
-        request.output_tokens, request.last_token_ns = token_count, self._last_ns[request.slot]
+        request.answered(status, token_count, self._last_ns[request.slot])
         self.completed(request)
 
     def _recycle(self, ended: list[int], left: list[Left]) -> None:

@@ -11,6 +11,7 @@ from blink.common.config import Scenario
 from blink.common.config.system import CpuResidentSystem, HostDrivenSystem
 from blink.common.errors import InputError
 from blink.common.layout import layout_hash
+from blink.common.ranges import range_notes
 from blink.common.recorder import Recorder
 from blink.common.request import Request, request_table
 from blink.common.results import Outcome, RunResult
@@ -27,7 +28,6 @@ from blink.perf.admission import request_rows
 from blink.perf.energy import account
 from blink.perf.host.scenario import host_conditions
 from blink.perf.host_engine import HostEngineProfile
-from blink.perf.message import MessageProfile
 from blink.perf.plant import Plant
 from blink.sim.client import Clients
 from blink.sim.clock import Clock
@@ -39,6 +39,7 @@ from blink.sim.run_loop import Progress, drain, run_digest
 from blink.sim.token_path import ReadCosts, TextCosts, TokenPath
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
+from blink.workload.message import MessageProfile
 from blink.workload.requests import Requests
 from blink.workload.streams import Stream, generator
 
@@ -70,8 +71,8 @@ def simulate(
     model = Model(scenario, plant, rows, refusals, requests, recorder)
     try:
         partial = model.run(progress, stop)
-        notes += [f"outside a profile's range: {line}" for line in plant.step.range_violations(model.observed())]
-        result = model.result(load_notes(requests) + notes, partial)
+        notes += range_notes(plant.step.range_violations(model.observed()))
+        result = model.result(load_notes(scenario, requests) + notes, partial)
         result.accounts = account(scenario, result)
         if recorder:
             slots = model.slots

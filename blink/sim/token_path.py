@@ -16,7 +16,7 @@ import numpy as np
 from blink.common.events import Event
 from blink.common.recorder import Recorder
 from blink.common.request import UNKNOWN, Request
-from blink.common.results import I64, Outcome
+from blink.common.results import I64
 from blink.common.ring import Ring
 from blink.common.states import SLOT_COUNT, SlotStatus
 from blink.frontend.token_reader import News, PollSchedule, TokenReader
@@ -368,11 +368,7 @@ class TokenPath:
         if request.cancelled_ns is not None:
             self.cancelled_count -= 1
             return
-        good = status in (SlotStatus.STOP, SlotStatus.LENGTH)
-        request.outcome = Outcome.COMPLETED if good else Outcome.FAILED
-        request.output_tokens = token_count
-        if token_count:
-            request.last_token_ns = self.last_token_ns(request.slot)
+        request.answered(status, token_count, self.last_token_ns(request.slot))
 
     def _finish(self, slots: list[int], end_ns: int) -> None:
         """Recycle at the end of the cycle: every READ of these slots has completed by then."""

@@ -26,14 +26,17 @@ from blink.common.config.workload import (
 )
 from blink.common.config.workload import Workload as WorkloadConfig
 from blink.common.errors import InputError
+from blink.common.ranges import range_notes, violations
 from blink.common.units import NS_PER_S, ns_from_s
 from blink.workload import arrivals, lengths
+from blink.workload.lengths_profile import LengthsProfile
 from blink.workload.lognormal import TruncatedLogNormal
 from blink.workload.reader import read_trace
 from blink.workload.requests import COLUMNS, Column, Requests, synthetic, with_arrivals
 from blink.workload.streams import Stream, generator
 
 NEVER_NS = -1
+SHAREGPT_LIKE = "sharegpt-like"
 
 
 def build_load(scenario: Scenario) -> tuple[Scenario, Requests]:
@@ -84,15 +87,28 @@ def cancel_after_ns(scenario: Scenario, requests: Requests) -> Column:
     return np.where(leaves, np.rint(patience).astype(np.int64), NEVER_NS)
 
 
-def load_notes(requests: Requests) -> list[str]:
-    """What a reader of the results must know about the trace: rows left out, and what was assumed in reading it."""
+def load_notes(scenario: Scenario, requests: Requests) -> list[str]:
+    """What a reader of the results must know about the load.
+
+    Of a trace: rows left out, and what was assumed in reading it. Of drawn lengths: where they leave the range that
+    their profile was fitted in.
+    """
     report = requests.report
     if report is None:
-        return []
+        return range_notes(_stretched_lengths(scenario, requests))
     left_out = [
         f"{report.file}: {count} of {report.rows_read} rows left out: {why}" for why, count in report.skipped.items()
     ]
     return left_out + [f"{report.file}: {note}" for note in report.notes]
+
+
+def _stretched_lengths(scenario: Scenario, requests: Requests) -> list[str]:
+    lengths_asked = scenario.workload.lengths
+    if lengths_asked is None or lengths_asked.kind != SHAREGPT_LIKE or not len(requests):
+        return []
+    drawn = int(requests.prompt_tokens.min()), int(requests.prompt_tokens.max())
+    profile = LengthsProfile.load(SHAREGPT_LIKE)
+    return violations(profile.name, profile.constants, {"prompt_tokens": drawn})
 
 
 def _drawn(scenario: Scenario) -> Requests:

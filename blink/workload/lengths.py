@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from blink.common.errors import InputError
+from blink.workload.lengths_profile import LengthsProfile
 from blink.workload.lognormal import TruncatedLogNormal
-from blink.workload.profile import Profile, load_profile
 from blink.workload.requests import Column, Requests
 
 Lengths = tuple[Column, Column]
@@ -45,21 +45,11 @@ def sharegpt_like(rng: np.random.Generator, count: int) -> Lengths:
     """Log-normal lengths with the published means of ShareGPT v3: 1019 prompt and 463 output tokens after truncation.
 
     The spread is not published with the means. The prompts' sigma is fitted to a ShareGPT-derived sample, the outputs'
-    sigma is borrowed from a public conversation trace; values, bounds and sources stand in profiles/sharegpt-like.toml,
+    sigma is borrowed from a public conversation trace; values, bounds and sources stand in the profile sharegpt-like,
     the fit in docs/workloads.md.
     """
-    profile = load_profile("sharegpt-like")
-    return lognormal(rng, count, profiled(profile, "prompt_tokens"), profiled(profile, "output_tokens"))
-
-
-def profiled(profile: Profile, side: str) -> TruncatedLogNormal:
-    """The truncated log-normal that a length profile describes for `prompt_tokens` or `output_tokens`."""
-    return TruncatedLogNormal(
-        mean=profile.number(f"{side}.mean"),
-        sigma=profile.number(f"{side}.sigma"),
-        minimum=profile.whole(f"{side}.minimum"),
-        maximum=profile.whole(f"{side}.maximum"),
-    )
+    profile = LengthsProfile.load("sharegpt-like")
+    return lognormal(rng, count, profile.prompt_tokens, profile.output_tokens)
 
 
 def in_order(rng: np.random.Generator, count: int, source: Requests) -> Lengths:

@@ -159,7 +159,18 @@ def test_rows_left_out_of_a_trace_become_notes(tmp_path: Path) -> None:
     path.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,0\n2023-11-16 18:17:04,5,2\n", encoding="utf-8"
     )
-    requests = build_requests(scenario(trace={"file": str(path)}))
+    traced = scenario(trace={"file": str(path)})
+    requests = build_requests(traced)
     assert len(requests) == 1
-    assert any("holes.csv: 1 of 2 rows left out" in note for note in load_notes(requests))
-    assert load_notes(_nine()) == []
+    assert any("holes.csv: 1 of 2 rows left out" in note for note in load_notes(traced, requests))
+    assert load_notes(scenario(requests=9, arrivals=POISSON, lengths=FIXED), _nine()) == []
+
+
+def test_drawn_lengths_outside_the_range_of_their_fit_become_a_note() -> None:
+    drawn = scenario(requests=2000, arrivals=POISSON, lengths={"kind": "sharegpt-like"})
+    requests = build_requests(drawn)
+    least, most = requests.prompt_tokens.min(), requests.prompt_tokens.max()
+    assert least < 262 and most > 3998
+    (note,) = load_notes(drawn, requests)
+    assert note.startswith(f"outside a profile's range: sharegpt-like: prompt_tokens {least} to {most} in the run")
+    assert note.endswith("262 to 3998 where prompt_tokens_sigma holds")

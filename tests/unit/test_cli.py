@@ -145,9 +145,7 @@ def test_options_override_the_scenario(file: Path, fake: dict[str, Any]) -> None
     assert main(["run", "run/scenario.toml"]) == 0
 
 
-def test_notes_of_the_trace_reach_the_reader(
-    file: Path, fake: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_notes_of_the_trace_reach_the_reader(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,0\n2023-11-16 18:17:04,5,2\n"
     Path("t.csv").write_text(text, encoding="utf-8")
     assert main(["run", "scenario.toml", "--trace", "t.csv", "--json"]) == 0

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from blink.common.errors import InputError
+from blink.common.profile import SHIPPED, list_profiles
 from blink.perf.dpu import DpuProfile
 from blink.perf.link import LinkProfile
-from blink.perf.profile import SHIPPED, list_profiles
 
 DPU = DpuProfile.load("bluefield-3")
 

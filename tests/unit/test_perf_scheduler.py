@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from blink.common.profile import list_profiles
 from blink.perf.gpu import GpuProfile
-from blink.perf.profile import list_profiles
 from tests.shared import shared_path
 
 H200 = GpuProfile.load("h200")

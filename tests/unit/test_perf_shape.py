@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.common.errors import InputError
-from blink.perf.profile import list_profiles
+from blink.common.profile import list_profiles
 from blink.perf.shape import HF_MODEL_TYPES, ModelShape
 
 PUBLIC_TOTALS = {

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.common.errors import InputError
+from blink.common.profile import list_profiles
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.observed import RangeTracker
-from blink.perf.profile import list_profiles
 from blink.perf.shape import ModelShape
 from blink.perf.step import StepModel, StepParts
 from tests.shared import shared_path

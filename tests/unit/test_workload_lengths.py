@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.common.errors import InputError
-from blink.workload.lengths import fixed, in_order, lognormal, profiled, resampled, sharegpt_like, uniform
+from blink.workload.lengths import fixed, in_order, lognormal, resampled, sharegpt_like, uniform
+from blink.workload.lengths_profile import LengthsProfile
 from blink.workload.lognormal import TruncatedLogNormal, sigma_from_cv, truncated_mean
-from blink.workload.profile import FOLDER, KINDS, load_profile
 from blink.workload.reader import read_trace
 from blink.workload.requests import synthetic
 from tests.shared import shared_path
@@ -115,39 +114,6 @@ def test_lengths_of_a_file_in_order_and_resampled() -> None:
         resampled(rng, 1, synthetic(*(np.zeros(0, np.int64),) * 3))
 
 
-def test_every_profile_constant_has_unit_kind_and_source() -> None:
-    names = [path.stem for path in FOLDER.glob("*.toml")]
-    assert {"sharegpt-like", "text-estimate"} <= set(names)
-    for name in names:
-        for constant in load_profile(name).constants.values():
-            assert constant.kind in KINDS and constant.unit and constant.source
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[a]\nvalue = 'x'\nunit = 'u'\nkind = 'assumed'\nsource = 's'", "p.toml: a: value 'x' is not a number"),
-        ("[a]\nvalue = 1\nunit = 'u'\nkind = 'guessed'\nsource = 's'", "p.toml: a: kind 'guessed' is not one of"),
-        ("[a]\nvalue = 1\nunit = 'u'\nkind = 'assumed'", "p.toml: a: unit and source"),
-        ("[a", "p.toml: not TOML"),
-    ],
-)
-def test_a_profile_that_hides_its_sources_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "p.toml").write_text(text)
-    with pytest.raises(InputError, match=says):
-        load_profile("p", tmp_path)
-
-
-def test_unknown_profile_and_constant_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'nope' is unknown; known: sharegpt-like"):
-        load_profile("nope")
-    with pytest.raises(InputError, match=r"text-estimate.toml: x is missing"):
-        load_profile("text-estimate").number("x")
-    (tmp_path / "p.toml").write_text("[a]\nvalue = 1.5\nunit = 'u'\nkind = 'assumed'\nsource = 's'")
-    with pytest.raises(InputError, match=r"p.toml: a is 1.5; it must be a whole number"):
-        load_profile("p", tmp_path).whole("a")
-
-
 def test_the_prompt_sigma_is_the_likeliest_for_the_sample_it_was_fitted_to() -> None:
     logs = np.log(read_trace(shared_path(SAMPLE)).prompt_tokens)
     cut = math.log(255.5)
@@ -160,7 +126,7 @@ def test_the_prompt_sigma_is_the_likeliest_for_the_sample_it_was_fitted_to() -> 
         round(sigma, 2): max(log_likelihood(mu, sigma) for mu in np.arange(5.5, 7.0, 0.005))
         for sigma in np.arange(0.4, 1.0, 0.01)
     }
-    stated = profiled(load_profile("sharegpt-like"), "prompt_tokens").sigma
+    stated = LengthsProfile.load("sharegpt-like").prompt_tokens.sigma
     best = max(fits, key=lambda sigma: fits[sigma])
     assert stated == pytest.approx(best, abs=0.011)
     likely = [sigma for sigma, value in fits.items() if value > fits[best] - 1.92]
@@ -169,7 +135,7 @@ def test_the_prompt_sigma_is_the_likeliest_for_the_sample_it_was_fitted_to() -> 
 
 def test_the_output_sigma_is_that_of_the_trace_it_was_borrowed_from() -> None:
     outputs = read_trace(shared_path("traces/AzureLLMInferenceTrace_conv.csv")).output_tokens
-    stated = profiled(load_profile("sharegpt-like"), "output_tokens").sigma
+    stated = LengthsProfile.load("sharegpt-like").output_tokens.sigma
     assert stated == pytest.approx(sigma_from_cv(outputs.std() / outputs.mean()), abs=0.005)
 
 

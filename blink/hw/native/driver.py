@@ -12,7 +12,7 @@ from blink.common.events import Event
 from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.results import I64, Outcome, WeightedValues
-from blink.common.states import SLOT_COUNT, SlotStatus
+from blink.common.states import SLOT_COUNT
 from blink.frontend.operations import Region, Write
 from blink.frontend.prompt_area import PromptArea
 from blink.frontend.request_tracker import RequestTracker
@@ -248,11 +248,7 @@ class Frontend:
         request.status = status
         if request.cancelled_ns is not None:
             return
-        good = status in (SlotStatus.STOP, SlotStatus.LENGTH)
-        request.outcome = Outcome.COMPLETED if good else Outcome.FAILED
-        request.output_tokens = token_count
-        if token_count:
-            request.last_token_ns = int(self._last_token_ns[request.slot])
+        request.answered(status, token_count, int(self._last_token_ns[request.slot]))
         self._ended(request, now_ns)
 
     def _recycle(self, slots: list[int]) -> None:

@@ -81,7 +81,7 @@ def serve(
             run.go(process, progress, stop)
         finally:
             process.kill()
-        result = run.result(load_notes(requests) + notes)
+        result = run.result(load_notes(scenario, requests) + notes)
         run.close_trace()
     except BaseException:
         if recorder:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from blink.common.errors import InputError
+from blink.common.profile import Constant, constant, load_profile, typed_values
 from blink.perf.host.measured import MeasuredWork
-from blink.perf.profile import Constant, constant, load_profile, typed_values
 
 Placement = Literal["spread", "near"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from blink.perf.profile import Constant, constant, load_profile, typed_values
+from blink.common.profile import Constant, constant, load_profile, typed_values
 
 
 class HostOp(Enum):

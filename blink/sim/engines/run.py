@@ -8,12 +8,12 @@ from pathlib import Path as FilePath
 from blink.common.config import Scenario
 from blink.common.config.system import HostDrivenSystem
 from blink.common.lifecycle import LifeHeader, LifeWriter
+from blink.common.ranges import range_notes
 from blink.common.request import Request, request_table
 from blink.common.results import Outcome, RunResult
 from blink.perf.admission import Bounds, bounded_rows
 from blink.perf.energy import account
 from blink.perf.host.scenario import host_conditions
-from blink.perf.message import MessageProfile
 from blink.sim.client import Clients
 from blink.sim.clock import Clock
 from blink.sim.engines import sglang, trtllm, vllm
@@ -29,6 +29,7 @@ from blink.sim.engines.text import TextPath, TextThreads
 from blink.sim.run_loop import Progress, drain, run_digest
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
+from blink.workload.message import MessageProfile
 from blink.workload.requests import Requests
 from blink.workload.streams import Stream, generator
 
@@ -136,14 +137,13 @@ class EngineModel:
 
     def result(self, partial: bool) -> RunResult:
         """Columns and counters of the run."""
-        notes = load_notes(self._load)
+        notes = load_notes(self._scenario, self._load)
         context = self._plant.context_tokens
         if self._cut:
             notes.append(
                 f"output_tokens_max of {self._cut} requests was cut to what the context ({context} tokens) holds"
             )
-        violations = self._plant.step.range_violations(self.core.ranges.observed())
-        notes += [f"outside a profile's range: {line}" for line in violations]
+        notes += range_notes(self._plant.step.range_violations(self.core.ranges.observed()))
         table = request_table(self._rows)
         sent = table["sent_ns"][table["sent_ns"] >= 0]
         start = int(sent.min()) if sent.size else 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from blink.workload.collector import Collector
 from blink.workload.dialects.base import Dialect
+from blink.workload.message import MessageProfile
 from blink.workload.numbers import UnusableError, shown
-from blink.workload.profile import load_profile
 from blink.workload.row import Row
 
 _ASKS = frozenset({"human", "user"})
@@ -19,7 +19,7 @@ def _read(row: Row, collector: Collector) -> None:
         raise UnusableError("empty conversation")
     if turns[0][0] in _ANSWERS:
         raise UnusableError("conversation starts with gpt")
-    bytes_per_token = load_profile("text-estimate").whole("bytes_per_token")
+    bytes_per_token = MessageProfile.load().prompt_bytes_per_token
     context_bytes, asked = 0, False
     for index, (speaker, text) in enumerate(turns):
         if collector.full:

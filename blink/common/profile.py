@@ -27,6 +27,7 @@ PROFILE_KINDS = (
     "engine",
     "dpu",
     "link",
+    "lengths",
     "message",
     "host-engine",
     "host",
@@ -37,8 +38,20 @@ PROFILE_KINDS = (
 )
 CONSTANT_KINDS = ("measured", "published", "fitted", "assumed")
 RANGED_KINDS = ("measured", "fitted")
-RANGE_NAMES = ("batch", "kv_tokens", "sequence", "tokens", "layers", "slots", "nodes", "devices", "threads", "ways")
-SHIPPED = Path(__file__).resolve().parent / "profiles"
+RANGE_NAMES = (
+    "prompt_tokens",
+    "batch",
+    "kv_tokens",
+    "sequence",
+    "tokens",
+    "layers",
+    "slots",
+    "nodes",
+    "devices",
+    "threads",
+    "ways",
+)
+SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
 
 _CONSTANT_KEYS = frozenset({"value", "unit", "kind", "source", "range"})
 _FILE_KEYS = frozenset({"profile", "name", "description", "kind", "source", "carry_over", "constants", "hop"})

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from blink.common.errors import InputError
+from blink.common.profile import CONSTANT_KINDS, PROFILE_KINDS, RANGED_KINDS, Constant, list_profiles, load_profile
 from blink.perf.dpu import DpuProfile
 from blink.perf.energy import PowerProfile, PriceProfile
 from blink.perf.engine import EngineProfile
@@ -16,9 +17,9 @@ from blink.perf.host.operation import OpCharacter
 from blink.perf.host.profile import HostProfile
 from blink.perf.host_engine import HostEngineProfile
 from blink.perf.link import LinkProfile
-from blink.perf.message import MessageProfile
-from blink.perf.profile import CONSTANT_KINDS, PROFILE_KINDS, RANGED_KINDS, Constant, list_profiles, load_profile
 from blink.perf.shape import ModelShape
+from blink.workload.lengths_profile import LengthsProfile
+from blink.workload.message import MessageProfile
 
 SHIPPED = [(kind, name) for kind in PROFILE_KINDS for name in list_profiles(kind)]
 TYPED = {
@@ -26,6 +27,7 @@ TYPED = {
     "model": ModelShape,
     "engine": EngineProfile,
     "dpu": DpuProfile,
+    "lengths": LengthsProfile,
     "link": LinkProfile,
     "message": MessageProfile,
     "host-engine": HostEngineProfile,
