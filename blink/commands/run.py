@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from blink.commands.interrupt import stop_on_interrupt
 from blink.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -171,33 +170,8 @@ def _run(scenario: Scenario, folder: RunDir | None, backend: _Backend, show_prog
 
     scenario, requests = build_load(scenario)
     trace_path = folder.trace_path(scenario.trace.format) if folder else None
-    with progress_bar(scenario.name, show_progress) as progress, _stop_on_interrupt() as stop:
+    with progress_bar(scenario.name, show_progress) as progress, stop_on_interrupt() as stop:
         return backend(scenario, requests, trace_path=trace_path, progress=progress, stop=stop.asked)
-
-
-class _Stop:
-    """Whether the user asked to stop: the first Ctrl-C asks, the second does not ask."""
-
-    def __init__(self) -> None:
-        self._asked = False
-
-    def asked(self) -> bool:
-        return self._asked
-
-    def handle(self, number: int, frame: object) -> None:
-        if self._asked:
-            raise KeyboardInterrupt
-        self._asked = True
-
-
-@contextmanager
-def _stop_on_interrupt() -> Iterator[_Stop]:
-    stop = _Stop()
-    before = signal.signal(signal.SIGINT, stop.handle)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _refuse_out_of_range(result: RunResult, folder: RunDir | None) -> None:
