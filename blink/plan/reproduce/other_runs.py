@@ -1,0 +1,34 @@
+"""Measurements that were not published with Blink: a recorded vLLM run, the A100 rows of splitwise-sim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blink.common.config import load_scenario
+from blink.perf import fit_splitwise
+from blink.sim.engines import replay
+
+MEASURED = "A recorded run of vLLM"
+SPLITWISE = "The A100 rows of splitwise-sim"
+FITTED_REQUESTS = 100
+
+
+def sections(measured: str | None, splitwise: str | None) -> dict[str, str]:
+    """Title and text of each comparison; where its data is not given, how to get it. InputError for bad data."""
+    return {
+        MEASURED: _measured(measured)
+        if measured
+        else "Not compared: give --measured with a scenario whose trace is the recorded run, such as\n"
+        "scenarios/vllm-rtx4090-measured.toml, where the file that it names is present.",
+        SPLITWISE: _splitwise(Path(splitwise))
+        if splitwise
+        else "Not compared: give --splitwise with the CSV file of measurements from splitwise-sim.",
+    }
+
+
+def _measured(scenario: str) -> str:
+    return replay.report(*replay.replay(load_scenario(scenario)), FITTED_REQUESTS)
+
+
+def _splitwise(path: Path) -> str:
+    return fit_splitwise.compare(path)
