@@ -155,7 +155,6 @@ def _print(proofs: Sequence[Proof], trials: Sequence[Trial], *, tell: bool) -> N
 def _save(path: Path, proofs: Sequence[Proof], trials: Sequence[Trial], ladder: Sequence[Configuration]) -> None:
     """Write the trace of the first counterexample: of a mutant the shortest that a trace can show."""
     from blink.prove.campaign import shown_counterexample
-    from blink.prove.mutants import NOT_IN_A_TRACE
     from blink.prove.recording import save, trace_of_counterexample
 
     note = ""
@@ -164,7 +163,7 @@ def _save(path: Path, proofs: Sequence[Proof], trials: Sequence[Trial], ladder: 
             shown = shown_counterexample(trial, ladder)
             rules, found = shown or (trial.rules, trial.counterexample)
             if shown is None:
-                note = f"; the checker cannot see it: {NOT_IN_A_TRACE.get(trial.mutant, 'no event shows it')}"
+                note = "; the checker cannot see it: no event shows it"
             break
     else:
         broken = [proof.search for proof in proofs if proof.search.counterexample is not None]

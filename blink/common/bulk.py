@@ -50,13 +50,14 @@ class Bulk:
         return cls(zeros, none, none, none, none, np.zeros(slot_count + 1, np.int64), np.zeros(row_count, np.int32))
 
 
-def certify(fetch: Fetch, usable: Bools, slot_count: int) -> Bulk:
-    """Certify rows among the `usable` ones (those whose order is known)."""
+def certify(fetch: Fetch, usable: Bools, slot_count: int, evidence: frozenset[str] = frozenset()) -> Bulk:
+    """Certify rows among the `usable` ones (those whose order is known); `evidence` is what the header promises."""
     event, actor, slot = fetch("event"), fetch("actor"), fetch("slot")
     gpu = (actor == GPU) & usable
     mask = gpu & _shape_allows(fetch, event) & (slot >= 0) & (slot < slot_count)
     launches, decode_done, idle = _graph_facts(fetch, event, gpu)
     mask &= np.where(event == Event.TOKEN, decode_done, idle)
+    mask &= _is_stored(fetch, event, "stored_count" in evidence)
     mask &= _same_instance(fetch("instance"), gpu)
     order = _slot_order(event, slot, gpu, slot_count)
     mask[order] &= _follows(fetch, order, launches)
@@ -74,6 +75,15 @@ def _shape_allows(fetch: Fetch, event: Ints) -> Bools:
     for name in ("generation", "epoch", "token_count", "step", "request_id"):
         mask &= fetch(name) != NOTHING
     return mask
+
+
+def _is_stored(fetch: Fetch, event: Ints, promised: bool) -> Bools:
+    """The tokens that the row publishes were stored before, as far as the trace says."""
+    stored = fetch("stored_count")
+    silent: Bools = stored == NOTHING
+    if promised:
+        silent &= event != Event.TOKEN
+    return silent | (stored >= fetch("token_count"))
 
 
 def _graph_facts(fetch: Fetch, event: Ints, gpu: Bools) -> tuple[Ints, Bools, Bools]:

@@ -6,19 +6,20 @@ clock (`blink.common.replay`). Which events are the evidence for which invariant
 | invariant | evidence in a trace |
 |---|---|
 | I1 | a transition whose (from, to, actor), name or status the table lacks, or whose `from` is not the slot's state; an event of the wrong actor; an actor that acts while crashed or as a wrong instance; `seq` that repeats or goes back |
-| I2 | `prompt_posted` while the gpu owns the slot; `submit` before the prompt of that generation; a request_id other than the prompt's |
+| I2 | `prompt_posted` while the gpu owns the slot; `submit` before the prompt of that generation; a request_id other than the prompt's; a `claim` whose `prompt_tag` is not the posted one; a completion that publishes more tokens than its `stored_count` |
 | I3 | a `generation` other than the slot's; a `recycle` that does not raise it by exactly one |
 | I4 | a second `claim` of one generation |
 | I5 | a token count that the transition's rule does not give |
 | I6 | a token count above `output_tokens_max` or `output_capacity`; `prompt_posted` with areas that overlap a live slot's |
-| I7 | `tokens_read` that skips, repeats or runs ahead of what is published; `recycle` with tokens unread, or while a `status_read` is posted and not done |
-| I8 | status `cancelled` without `cancel_posted` of that generation; `fenced` under the current epoch; an epoch that is not the slot's or the frontend's; `restarted` with a wrong epoch |
+| I7 | `tokens_read` that skips, repeats or runs ahead of what is published; `recycle` with tokens unread, or while a `status_read` is posted and not done; a first or further token that publishes more than its `stored_count`; a `wrong_count` above 0 |
+| I8 | status `cancelled` without `cancel_posted` of that generation; `fenced` under the current epoch; an epoch that is not the slot's or the frontend's; `restarted` with an epoch that does not follow the last one, or repeats one under which something was done |
 | I9 | a slot outside the ring; the footer's free + in_use + recovering |
 | I10 | `graph_launched` for a slot after its `cancel_seen`, or for another number of slots than are in the covered state; one graph at a time; a token without a done graph that was launched for the slot; a pause, resume, abort or `relaunched` while a graph runs |
 | L1 | a trace that claims to be complete and leaves a slot not empty |
 
-What a trace cannot show: the order in which WRITEs arrive in memory, torn READs, the bytes of prompts and tokens. The
-model search and the hardware tests look at those.
+What the events alone cannot show: the order in which WRITEs arrive in memory, torn READs, the bytes of prompts and
+tokens. A backend that knows more adds evidence (events.EVIDENCE) and names it in the header; what has none is listed as
+not judged. The model search and the hardware tests look at it all.
 """  # noqa: E501  # a table row is one line
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 
 from blink.common.bulk import Bools, Bulk, Fetch, Rows, certify, malformed
 from blink.common.coverage import coverage_of
-from blink.common.events import EVENT_RULES, Event
+from blink.common.events import EVENT_RULES, EVIDENCE, Event
 from blink.common.layout import layout_hash
 from blink.common.reference import EMPTY, PENDING, Violation, check_form
 from blink.common.replay import Found, Records, Replay
@@ -69,7 +70,8 @@ def check_trace(source: Trace | Path | str, *, bulk: bool = True, violations_max
     stuck = [] if findings or incomplete or footer is None or not footer.complete else _left_over(replay)
     code, reason = _judge(findings, incomplete, stuck, footer)
     counts = _counts(fetch, order, replay, footer)
-    return Verdict(code, reason, tuple(findings or stuck[:violations_max]), counts, coverage_of(fetch))
+    found = tuple(findings or stuck[:violations_max])
+    return Verdict(code, reason, found, counts, coverage_of(fetch), _unjudged(header, counts))
 
 
 def _open(source: Trace | Path | str) -> tuple[TraceHeader, TraceFooter | None, Fetch]:
@@ -149,8 +151,11 @@ def _out_of_order(actor: Actor, rows: Rows, seq: Ints) -> Finding | None:
 def _replay(
     header: TraceHeader, fetch: Fetch, usable: Bools, order: list[_ActorOrder], bulk: bool, violations_max: int
 ) -> Replay:
-    certified = certify(fetch, usable, header.slot_count) if bulk else Bulk.nothing(usable.size, header.slot_count)
-    ring = Ring(slot_count=header.slot_count, first_generation=header.generation, epoch=header.epoch)
+    evidence = frozenset(header.evidence)
+    certified = (
+        certify(fetch, usable, header.slot_count, evidence) if bulk else Bulk.nothing(usable.size, header.slot_count)
+    )
+    ring = Ring(header.slot_count, header.generation, header.epoch, evidence=evidence)
     open_ended = frozenset(int(found.actor) for found in order if found.incomplete)
     replay = Replay(ring, certified, open_ended, violations_max)
     records = Records(fetch, np.flatnonzero(usable & ~certified.mask))
@@ -226,6 +231,15 @@ def _left_over(replay: Replay) -> list[Finding]:
         for index, slot in sorted(replay.slots.items())
         if slot.state != EMPTY and not _may_be_empty(replay, index)
     ]
+
+
+def _unjudged(header: TraceHeader, counts: dict[str, int]) -> tuple[str, ...]:
+    """What the events of this trace leave open and it has no evidence for."""
+    return tuple(
+        f"whether {row.shows} ({', '.join(row.invariants)})"
+        for row in EVIDENCE
+        if row.column not in header.evidence and any(f"events_{event.label}" in counts for event in row.events)
+    )
 
 
 def _judge(

@@ -112,10 +112,59 @@ COLUMNS: tuple[Column, ...] = (
     Column("output_offset", np.int64),
     Column("output_capacity", np.int32),
     Column("output_tokens_max", np.int32),
+    Column("prompt_tag", np.int64),  # these three are evidence: see EVIDENCE
+    Column("stored_count", np.int32),
+    Column("wrong_count", np.int32),
 )
 """Per-row columns. `run`, `backend` and an actor's `clock` are constant: written in every row, kept once in memory."""
 
 CONSTANT_COLUMNS = ("run", "backend", "clock")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A column that a backend fills only if it can, and says so in the header: what the events alone do not show.
+
+    `shows` completes "the trace shows whether ...".
+    """
+
+    column: str
+    events: tuple[Event, ...]
+    invariants: tuple[str, ...]
+    holds: str
+    shows: str
+
+
+EVIDENCE: tuple[Evidence, ...] = (
+    Evidence(
+        "prompt_tag",
+        (Event.PROMPT_POSTED, Event.CLAIM),
+        ("I2",),
+        "a number that stands for the prompt's bytes, as they were posted and as the claim found them",
+        "a claim saw the prompt of its own generation",
+    ),
+    Evidence(
+        "stored_count",
+        (Event.FIRST_TOKEN, Event.FINISH_AT_PREFILL, Event.TOKEN, Event.FINISH),
+        ("I2", "I7"),
+        "how many tokens of this generation lay in the output area when the control word was stored",
+        "tokens were stored before the count that publishes them",
+    ),
+    Evidence(
+        "wrong_count",
+        (Event.TOKENS_READ,),
+        ("I7",),
+        "how many of the tokens that were read are not those that the model sampled for this request",
+        "the tokens that were read are the request's own",
+    ),
+)
+EVIDENCE_OF: dict[str, Evidence] = {row.column: row for row in EVIDENCE}
+
+
+def written_columns(evidence: tuple[str, ...]) -> tuple[Column, ...]:
+    """The columns of a trace that carries this evidence and no other."""
+    return tuple(column for column in COLUMNS if column.name not in EVIDENCE_OF or column.name in evidence)
+
 
 _SLOT = ("slot", "generation", "epoch", "request_id")
 _MOVE = (*_SLOT, "from", "to", "token_count", "status")

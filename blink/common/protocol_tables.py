@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from blink.common import layout
-from blink.common.events import COLUMNS, CONSTANT_COLUMNS, EVENT_RULES, TRANSITION_EVENTS
+from blink.common.events import COLUMNS, CONSTANT_COLUMNS, EVENT_RULES, EVIDENCE, TRANSITION_EVENTS
 from blink.common.states import OWNER, SlotState, SlotStatus
 from blink.common.transitions import SYSTEM_EVENTS, TRANSITIONS
 
@@ -118,6 +118,22 @@ def columns_list() -> str:
     return ", ".join(f"`{name}`" for name in (*CONSTANT_COLUMNS, *(column.name for column in COLUMNS))) + ".\n"
 
 
+def optional_table() -> str:
+    """Columns that a backend fills only if it can."""
+    return _table(
+        ("column", "stands in", "holds", "shows whether"),
+        (
+            (
+                f"`{row.column}`",
+                ", ".join(f"`{event.label}`" for event in row.events),
+                row.holds,
+                f"{row.shows} ({', '.join(row.invariants)})",
+            )
+            for row in EVIDENCE
+        ),
+    )
+
+
 def evidence_table() -> str:
     """Which events show which invariant: the table of the checker's own documentation."""
     from blink.common import checker  # it imports most of the package, which a table of states does not need
@@ -134,6 +150,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "structures": structures_table,
     "events": events_table,
     "columns": columns_list,
+    "optional": optional_table,
     "evidence": evidence_table,
 }
 """Every generated block by its name in the page."""

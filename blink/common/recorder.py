@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blink.common.events import COLUMNS, NOTHING, Event, GraphKind, Phase
+from blink.common.events import NOTHING, Column, Event, GraphKind, Phase, written_columns
 from blink.common.results import I64
 from blink.common.states import Actor, SlotState, SlotStatus
 from blink.common.trace import TraceFooter, TraceWriter
@@ -21,7 +21,6 @@ from blink.common.transitions import BY_NAME
 Scalars = Mapping[str, int]
 _INITIAL_ROWS = 1 << 15
 _FLUSH_ROWS = 1 << 17
-_WRITTEN = tuple(c for c in COLUMNS if c.name != "seq")
 _EVENT_OF = {Event[name.upper()]: row for name, row in BY_NAME.items()}
 
 
@@ -35,14 +34,19 @@ class Columns:
     request_id: I64
 
 
+def _streamed(evidence: tuple[str, ...]) -> tuple[Column, ...]:
+    """Sequence numbers are given as the streams are merged."""
+    return tuple(column for column in written_columns(evidence) if column.name != "seq")
+
+
 class Stream:
     """A growing block of rows of one actor's thread; columns that are not set stay at -1."""
 
-    def __init__(self, actor: Actor, rows: int = _INITIAL_ROWS) -> None:
+    def __init__(self, actor: Actor, rows: int = _INITIAL_ROWS, evidence: tuple[str, ...] = ()) -> None:
         self.count = 0
         self._capacity = rows
         self._actor = actor
-        self.columns = {c.name: np.full(self._capacity, NOTHING, c.dtype) for c in _WRITTEN}
+        self.columns = {c.name: np.full(self._capacity, NOTHING, c.dtype) for c in _streamed(evidence)}
         self.columns["actor"].fill(actor)
 
     def reserve(self, rows: int) -> slice:
@@ -81,13 +85,23 @@ class Stream:
 
 
 class Recorder:
-    """The streams and the file. All times are nanoseconds of one clock that both actors read."""
+    """The streams and the file. All times are nanoseconds of one clock that both actors read.
 
-    def __init__(self, writer: TraceWriter, *, reads_each: bool, initial_rows: int = _INITIAL_ROWS) -> None:
-        self.reads_each = reads_each
-        self.gpu = Stream(Actor.GPU, initial_rows)
-        self.reader = Stream(Actor.FRONTEND, initial_rows)
-        self.submitter = Stream(Actor.FRONTEND, initial_rows)
+    `evidence` names the columns of events.EVIDENCE that the backend fills, as the trace's header does.
+    """
+
+    def __init__(
+        self,
+        writer: TraceWriter,
+        *,
+        reads_each: bool,
+        initial_rows: int = _INITIAL_ROWS,
+        evidence: tuple[str, ...] = (),
+    ) -> None:
+        self.reads_each, self.evidence = reads_each, evidence
+        self.gpu = Stream(Actor.GPU, initial_rows, evidence)
+        self.reader = Stream(Actor.FRONTEND, initial_rows, evidence)
+        self.submitter = Stream(Actor.FRONTEND, initial_rows, evidence)
         self._writer = writer
         self._streams = (self.gpu, self.reader, self.submitter)
         self._seq = {Actor.FRONTEND: 0, Actor.GPU: 0}
@@ -224,7 +238,7 @@ class Recorder:
         times = np.concatenate([s.columns["t_ns"][:n] for s, n in zip(self._streams, counts, strict=True)])
         order = np.argsort(times, kind="stable")
         columns: dict[str, NDArray[np.signedinteger]] = {}
-        for column in _WRITTEN:
+        for column in _streamed(self.evidence):
             parts = [s.columns[column.name][:n] for s, n in zip(self._streams, counts, strict=True)]
             columns[column.name] = np.concatenate(parts)[order]
         columns["seq"] = self._number(columns["actor"])

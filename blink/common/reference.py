@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 
-from blink.common.events import EVENT_RULES, NOTHING, Event, GraphKind, Phase
+from blink.common.events import EVENT_RULES, EVIDENCE, NOTHING, Event, GraphKind, Phase
 from blink.common.layout import EPOCH_MODULUS, next_generation
 from blink.common.ring_model import FIELD_OF_COLUMN, Area, Graph, Model, Record, Ring, Slot
 from blink.common.states import OWNER, Actor, SlotState, SlotStatus
@@ -34,7 +34,7 @@ PREFILLING, DECODING = int(SlotState.PREFILL_PROCESSING), int(SlotState.DECODE_P
 COMPLETED = int(SlotState.DECODE_COMPLETED)
 CANCELLED, FENCED, ENGINE = int(SlotStatus.CANCELLED), int(SlotStatus.FENCED), int(SlotStatus.ENGINE)
 CLAIM, RECYCLE, TOKENS_READ = int(Event.CLAIM), int(Event.RECYCLE), int(Event.TOKENS_READ)
-CANCEL_SEEN = int(Event.CANCEL_SEEN)
+CANCEL_SEEN, CRASHED, RESTARTED = int(Event.CANCEL_SEEN), int(Event.CRASHED), int(Event.RESTARTED)
 GPU_OWNS = tuple(OWNER[state] == Actor.GPU for state in SlotState)
 
 Outcome = tuple[Ring, Slot | None]  # the ring after the event, and its slot after the event if it has one
@@ -51,6 +51,10 @@ def advance(ring: Ring, slots: Slots, event: Record) -> Outcome:
     """What `step` does, on parts: (ring, the event's slot or None) after the event. Raises Violation."""
     check_form(event, ring.slot_count)
     _check_incarnation(ring, event)
+    if ring.evidence:
+        _check_evidence(ring, event)
+    if not ring.epoch_used and event.actor == FRONTEND and event.event not in (CRASHED, RESTARTED):
+        ring = ring._replace(epoch_used=True)
     return _RULES[event.event](ring, slots, event)
 
 
@@ -134,6 +138,16 @@ def _check_incarnation(ring: Ring, event: Record) -> None:
         )
 
 
+def _check_evidence(ring: Ring, event: Record) -> None:
+    """What the header promises stands in every event that it is about: a gap would be a pass that nothing earned."""
+    for row in EVIDENCE:
+        if row.column in ring.evidence and event.event in row.events and getattr(event, row.column) == NOTHING:
+            raise Violation(
+                row.invariants[0],
+                f"{Event(event.event).label} does not record {row.column}, which the header says the trace has",
+            )
+
+
 # --- transitions ----------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +170,7 @@ def _move(ring: Ring, slots: Slots, event: Record) -> Outcome:
     guard = _GUARDS.get(event.event)
     if guard is not None:
         guard(ring, slot, event)
+    _check_stored(event)
     return _moved(ring, slot, event)
 
 
@@ -247,6 +262,20 @@ def _check_count(row: Transition, slot: Slot, event: Record) -> None:
         raise Violation("I6", f"slot {event.slot} has token count {event.token_count}, its limit is {slot.limit}")
 
 
+def _check_stored(event: Record) -> None:
+    """A count announces tokens that are there. After a completion what is missing would be stored into an area that is
+    the frontend's by then.
+    """
+    if NOTHING < event.stored_count < event.token_count:
+        late = event.target == COMPLETED
+        raise Violation(
+            "I2" if late else "I7",
+            f"{Event(event.event).label} of slot {event.slot} publishes token count {event.token_count} with "
+            f"{event.stored_count} of them stored"
+            + (": the rest can only be written into an area that is the frontend's" if late else ""),
+        )
+
+
 def _check_status(ring: Ring, slot: Slot, event: Record) -> None:
     if event.status == CANCELLED and not slot.cancel_posted:
         raise Violation(
@@ -266,6 +295,15 @@ def _guard_submit(ring: Ring, slot: Slot, event: Record) -> None:
         raise Violation("I8", f"submit under epoch {event.epoch}, the frontend's is {ring.epoch}")
     if slot.posted_epoch != ring.epoch:
         raise Violation("I2", f"slot {event.slot} is submitted before the prompt of generation {event.generation}")
+
+
+def _guard_claim(ring: Ring, slot: Slot, event: Record) -> None:
+    if NOTHING not in (event.prompt_tag, slot.prompt_tag) and event.prompt_tag != slot.prompt_tag:
+        raise Violation(
+            "I2",
+            f"the claim of slot {event.slot} does not see the prompt of generation {event.generation}: it found tag "
+            f"{event.prompt_tag}, {slot.prompt_tag} was posted",
+        )
 
 
 def _guard_recycle(ring: Ring, slot: Slot, event: Record) -> None:
@@ -301,6 +339,7 @@ def _guard_graph_done(kind: GraphKind) -> Callable[[Ring, Slot, Record], None]:
 
 _GUARDS: dict[int, Callable[[Ring, Slot, Record], None]] = {
     int(Event.SUBMIT): _guard_submit,
+    int(Event.CLAIM): _guard_claim,
     int(Event.FIRST_TOKEN): _guard_graph_done(GraphKind.PREFILL),
     int(Event.FINISH_AT_PREFILL): _guard_graph_done(GraphKind.PREFILL),
     int(Event.TOKEN): _guard_graph_done(GraphKind.DECODE),
@@ -333,6 +372,7 @@ def _prompt_posted(ring: Ring, slots: Slots, event: Record) -> Outcome:
     return ring, slot._replace(
         posted_epoch=event.epoch,
         request_id=event.request_id,
+        prompt_tag=event.prompt_tag,
         limit=min(event.output_tokens_max, event.output_capacity),
         prompt_area=prompt,
         output_area=output,
@@ -387,6 +427,12 @@ def _tokens_read(ring: Ring, slots: Slots, event: Record) -> Outcome:
     if event.token_count > slot.token_count:
         raise Violation(
             "I7", f"{event.token_count} tokens of slot {event.slot} are read, {slot.token_count} are published"
+        )
+    if event.wrong_count > 0:
+        raise Violation(
+            "I7",
+            f"{event.wrong_count} of the tokens {event.token_from} to {event.token_count - 1} of slot {event.slot} "
+            f"are not those of request {event.request_id}",
         )
     return ring, slot._replace(read_count=event.token_count)
 
@@ -452,8 +498,10 @@ def _crashed(ring: Ring, slots: Slots, event: Record) -> Outcome:
 def _restarted(ring: Ring, slots: Slots, event: Record) -> Outcome:
     if event.actor == GPU:  # a new scheduler on the memory of the old one; the graph it ran is gone
         return ring._replace(gpu_alive=True, gpu_instance=ring.gpu_instance + 1, graph=None), None
+    # The epoch follows the one that stands in the ring. That is the predecessor's unless its WRITE was lost, and then
+    # the predecessor has done nothing: it acts only after the completion of that WRITE.
     expected = (ring.epoch + 1) % EPOCH_MODULUS
-    if event.epoch != expected:
+    if event.epoch != expected and (ring.epoch_used or event.epoch != ring.epoch):
         raise Violation("I8", f"the frontend restarts with epoch {event.epoch}, it must be {expected}")
     uncertain = {
         index
@@ -461,7 +509,8 @@ def _restarted(ring: Ring, slots: Slots, event: Record) -> Outcome:
         if slot.state == EMPTY or (slot.undo is not None and slot.written_by == ring.frontend_incarnation)
     }
     return ring._replace(
-        epoch=expected,
+        epoch=event.epoch,
+        epoch_used=False,
         frontend_alive=True,
         frontend_incarnation=ring.frontend_incarnation + 1,
         reads_in_flight=0,  # the connection that carried them is destroyed

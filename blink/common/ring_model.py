@@ -42,6 +42,9 @@ class Record(NamedTuple):
     output_offset: int = NOTHING
     output_capacity: int = NOTHING
     output_tokens_max: int = NOTHING
+    prompt_tag: int = NOTHING
+    stored_count: int = NOTHING
+    wrong_count: int = NOTHING
 
 
 FIELD_OF_COLUMN = {"from": "source", "to": "target"}
@@ -55,6 +58,7 @@ class Slot(NamedTuple):
     """One slot and what the specification remembers of its current generation.
 
     `posted_epoch`: the epoch under which this generation's prompt was posted, -1 if it was not.
+    `prompt_tag`: what that posting said of the prompt's bytes, -1 if it said nothing.
     `limit`: the smaller of output_tokens_max and output_capacity. `moved_at`: graphs launched when the slot last moved.
     `written_by`: the frontend's incarnation that wrote last; `undo`: the slot before that WRITE, as long as nothing
     shows that the WRITE arrived (a crash may have swallowed it).
@@ -67,6 +71,7 @@ class Slot(NamedTuple):
     epoch: int = 0
     request_id: int = NOTHING
     posted_epoch: int = NOTHING
+    prompt_tag: int = NOTHING
     claimed: bool = False
     cancel_posted: bool = False
     read_count: int = 0
@@ -93,12 +98,14 @@ class Ring(NamedTuple):
 
     `decoding`, `prefilling`: slots in these states. `doomed`: slots whose cancel or fence the gpu has seen and not yet
     acted on. `launches`: graphs launched so far. Areas are sorted by start. An incarnation counts restarts of the
-    frontend, an instance those of the scheduler (relaunches included).
+    frontend, an instance those of the scheduler (relaunches included). `epoch_used`: the frontend has done something
+    under its epoch, so the epoch has landed. `evidence`: columns that the header promises.
     """
 
     slot_count: int = SLOT_COUNT
     first_generation: int = 0
     epoch: int = 0
+    epoch_used: bool = True
     frontend_incarnation: int = 0
     frontend_alive: bool = True
     gpu_instance: int = 0
@@ -111,6 +118,7 @@ class Ring(NamedTuple):
     doomed: frozenset[int] = frozenset()
     prompt_areas: tuple[Area, ...] = ()
     output_areas: tuple[Area, ...] = ()
+    evidence: frozenset[str] = frozenset()
 
     def slot_of(self, slots: Mapping[int, Slot], index: int) -> Slot:
         """The slot's model; one that nothing happened to is empty and has the first generation."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blink.common.errors import InputError
-from blink.common.events import COLUMNS, NOTHING, TRACE_VERSION, Column
+from blink.common.events import COLUMNS, EVIDENCE_OF, NOTHING, TRACE_VERSION, Column
 from blink.common.layout import EPOCH_MASK, GENERATION_NONE
 from blink.common.states import SLOT_COUNT, Actor
 
@@ -33,6 +33,7 @@ class TraceHeader:
     `epoch` is the frontend's epoch at the first event and `generation` that of every slot; `clock` names the clock that
     each actor read.
     `token_reads` says what a `tokens_read` event covers: "each" READ, or "ranges" that several READs brought together.
+    `evidence` names the columns of events.EVIDENCE that the trace has, in every event that they are about.
     """
 
     run: str
@@ -45,6 +46,7 @@ class TraceHeader:
     configuration: dict[str, Any] = field(default_factory=dict)
     clock: dict[str, Any] = field(default_factory=lambda: dict(VIRTUAL_CLOCK))
     token_reads: TokenReads = "ranges"
+    evidence: tuple[str, ...] = ()
     version: int = TRACE_VERSION
 
     def clock_names(self) -> list[str]:
@@ -64,6 +66,7 @@ class TraceHeader:
             "epoch": self.epoch,
             "generation": self.generation,
             "token_reads": self.token_reads,
+            **({"evidence": list(self.evidence)} if self.evidence else {}),
             "clock": self.clock,
             "configuration": self.configuration,
         }
@@ -84,6 +87,7 @@ class TraceHeader:
             configuration=reader.mapping("configuration"),
             clock=reader.mapping("clock"),
             token_reads="each" if reader.choice("token_reads", ("ranges", "each")) == "each" else "ranges",
+            evidence=reader.names("evidence", tuple(EVIDENCE_OF)),
             version=version,
         )
         for actor in Actor:
@@ -174,6 +178,13 @@ class _Reader:
             self.refuse(name, self.found.get(name), ", ".join(allowed))
         return str(self.found[name])
 
+    def names(self, name: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+        """A list that may be left out."""
+        values = self.found.get(name, [])
+        if not isinstance(values, list) or not all(value in allowed for value in values):
+            self.refuse(name, values, f"a list of {', '.join(allowed)}")
+        return tuple(values)
+
     def mapping(self, name: str) -> dict[str, Any]:
         if not isinstance(self.found.get(name), dict):
             self.refuse(name, self.found.get(name), "an object")
@@ -215,10 +226,15 @@ def nothing_column(column: Column, count: int) -> Ints:
     return np.broadcast_to(column.dtype(NOTHING), (count,))
 
 
-def check_chunk(columns: Mapping[str, Ints], count: int) -> None:
-    """Refuse a chunk with unknown columns or columns that are too short: a fault of the caller, hence ValueError."""
+def check_chunk(columns: Mapping[str, Ints], count: int, evidence: tuple[str, ...]) -> None:
+    """Refuse unknown columns, columns that are too short, and evidence that the header does not name.
+
+    Each is a fault of the caller, hence ValueError.
+    """
     for name, values in columns.items():
         if name not in COLUMN_BY_NAME:
             raise ValueError(f"trace column {name!r} does not exist; allowed: {', '.join(COLUMN_BY_NAME)}")
         if len(values) < count:
             raise ValueError(f"trace column {name!r} has {len(values)} values, the chunk has {count} rows")
+        if name in EVIDENCE_OF and name not in evidence and (values[:count] != NOTHING).any():
+            raise ValueError(f"trace column {name!r} is evidence that the header does not name")

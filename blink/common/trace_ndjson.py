@@ -39,6 +39,7 @@ class NdjsonWriter:
 
     def __init__(self, path: Path, header: TraceHeader) -> None:
         self._path = path
+        self._evidence = header.evidence
         self._part = path.with_name(path.name + ".part")
         self._file = self._part.open("w", encoding="utf-8", newline="\n")
         self._file.write(_dump(header.to_json()) + "\n")
@@ -49,7 +50,7 @@ class NdjsonWriter:
 
     def write(self, columns: Mapping[str, Ints], count: int) -> None:
         """Append the first `count` rows of the columns; a column that is left out applies to none of them."""
-        check_chunk(columns, count)
+        check_chunk(columns, count, self._evidence)
         prefixes = np.asarray(columns["actor"][:count]).tolist() if count else []
         lines: list[list[str]] = [[] for _ in range(count)]
         for column in COLUMNS:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from blink.common.errors import InputError
-from blink.common.events import COLUMNS, CONSTANT_COLUMNS, NOTHING, Column
+from blink.common.events import COLUMNS, CONSTANT_COLUMNS, NOTHING, Column, written_columns
 from blink.common.trace_data import (
     Columns,
     Ints,
@@ -53,15 +53,16 @@ class ParquetWriter:
         self._path = path
         self._part = path.with_name(path.name + ".part")
         self._header = header
-        self._held: Columns = {column.name: np.empty(ROW_GROUP_ROWS, column.dtype) for column in COLUMNS}
+        self._columns = written_columns(header.evidence)
+        self._held: Columns = {column.name: np.empty(ROW_GROUP_ROWS, column.dtype) for column in self._columns}
         self._applies: dict[str, bool] = {}
         self._held_rows = 0
         self._start_group()
-        integers = [column.name for column in COLUMNS if column.labels is None]
-        names = [column.name for column in COLUMNS if column.labels is not None]
+        integers = [column.name for column in self._columns if column.labels is None]
+        names = [column.name for column in self._columns if column.labels is not None]
         self._schema = pa.schema(
             [(name, _LABEL_TYPE) for name in CONSTANT_COLUMNS]
-            + [(column.name, _arrow_type(column)) for column in COLUMNS]
+            + [(column.name, _arrow_type(column)) for column in self._columns]
         )
         self._writer = pq.ParquetWriter(
             str(self._part),
@@ -75,7 +76,7 @@ class ParquetWriter:
 
     def write(self, columns: Mapping[str, Ints], count: int) -> None:
         """Append the first `count` rows of the columns; a column that is left out applies to none of them."""
-        check_chunk(columns, count)
+        check_chunk(columns, count, self._header.evidence)
         start = 0
         while start < count:
             taken = min(count - start, ROW_GROUP_ROWS - self._held_rows)
@@ -101,11 +102,11 @@ class ParquetWriter:
 
     def _start_group(self) -> None:
         self._held_rows = 0
-        self._applies = {column.name: False for column in COLUMNS}
+        self._applies = {column.name: False for column in self._columns}
 
     def _hold(self, columns: Mapping[str, Ints], start: int, count: int) -> None:
         begin, end = self._held_rows, self._held_rows + count
-        for column in COLUMNS:
+        for column in self._columns:
             held = self._held[column.name]
             if column.name in columns:
                 if not self._applies[column.name]:
@@ -129,7 +130,7 @@ class ParquetWriter:
         ]
         arrays += [
             _to_arrow(column, self._held[column.name][:count]) if self._applies[column.name] else _nulls(column, count)
-            for column in COLUMNS
+            for column in self._columns
         ]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema), row_group_size=ROW_GROUP_ROWS)
         self._start_group()

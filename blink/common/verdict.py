@@ -42,7 +42,8 @@ class Verdict:
     """The result of a check. `code` is the exit code: 0 conforms, 2 violates, 3 inconclusive, 4 stuck.
 
     `reason` is one sentence; `counts` says how much was looked at; `coverage` which transitions, statuses, system
-    events and races occurred (invariant S is about a whole suite, so one trace alone never breaks it).
+    events and races occurred (invariant S is about a whole suite, so one trace alone never breaks it). `unjudged` says
+    what the trace has no evidence for, one clause each: of that the verdict says nothing.
     """
 
     code: int
@@ -50,6 +51,7 @@ class Verdict:
     violations: tuple[Finding, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
     coverage: dict[str, dict[str, int]] = field(default_factory=dict)
+    unjudged: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -65,6 +67,9 @@ class Verdict:
         lines = [f"{self.name}: {self.reason}"]
         for finding in self.violations:
             lines += ["", *finding.lines()]
+        if self.unjudged:
+            lines += [""] * bool(self.violations) + ["not judged, for the trace has no evidence of it:"]
+            lines += [f"    {clause}" for clause in self.unjudged]
         return "\n".join(lines)
 
 

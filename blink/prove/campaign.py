@@ -8,7 +8,7 @@ from typing import Any
 
 from blink.prove.configurations import Configuration
 from blink.prove.explorer import Counterexample, Search, search
-from blink.prove.mutants import EQUIVALENT, NOT_IN_A_TRACE, Mutant
+from blink.prove.mutants import EQUIVALENT, Mutant
 from blink.prove.recording import is_shown
 from blink.prove.rules import Rules
 
@@ -30,10 +30,11 @@ class Proof:
     def drift(self) -> str | None:
         """How the counts differ from those that the configuration declares; None if they do not."""
         c, found = self.configuration, self.search
-        declared, counted = (c.states, c.transitions, c.depth), (found.states, found.transitions, found.depth)
+        declared = (c.states, c.transitions, c.depth, c.drain_bound)
+        counted = (found.states, found.transitions, found.depth, found.drain_bound)
         if found.counterexample is not None or declared == counted:
             return None
-        return f"states, transitions and depth are {counted}, declared are {declared}: the model has drifted"
+        return f"states, transitions, depth and drain are {counted}, declared are {declared}: the model has drifted"
 
     @property
     def holds(self) -> bool:
@@ -50,6 +51,7 @@ class Proof:
             "transitions": found.transitions,
             "depth": found.depth,
             "drain_depth": found.drain_depth,
+            "drain_bound": found.drain_bound,
             "seconds": self.duration_ns / 1e9,
             "holds": self.holds,
             "broken": None if found.counterexample is None else found.counterexample.breach.invariant,
@@ -140,7 +142,7 @@ def shown_counterexample(trial: Trial, configurations: Sequence[Configuration]) 
 
     The shortest of all may end before any event of a trace shows what is wrong: then a longer one is looked for.
     """
-    if trial.counterexample is None or trial.mutant in NOT_IN_A_TRACE:
+    if trial.counterexample is None:
         return None
     if is_shown(trial.rules, trial.counterexample):
         return trial.rules, trial.counterexample

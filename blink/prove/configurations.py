@@ -11,8 +11,8 @@ from blink.common.layout import GENERATION_NONE
 class Configuration:
     """How large the model is: slots, requests, tokens of a request at most, and how often each fault may strike.
 
-    `errors` counts time limits and engine errors. `large` ones run only when asked for. `states`, `transitions` and
-    `depth` are what the search must find: another number means that the model has drifted.
+    `errors` counts time limits and engine errors. `large` ones run only when asked for. `states`, `transitions`,
+    `depth` and `drain_bound` are what the search must find: another number means that the model has drifted.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Configuration:
     states: int = 0
     transitions: int = 0
     depth: int = 0
+    drain_bound: int = 0
 
 
 LAST_GENERATION = GENERATION_NONE - 1
@@ -37,7 +38,14 @@ LAST_GENERATION = GENERATION_NONE - 1
 
 CONFIGURATIONS: tuple[Configuration, ...] = (
     Configuration(
-        "one-request", "one slot, one request of one token", requests=1, tokens=1, states=53, transitions=94, depth=17
+        "one-request",
+        "one slot, one request of one token",
+        requests=1,
+        tokens=1,
+        states=53,
+        transitions=94,
+        depth=17,
+        drain_bound=19,
     ),
     Configuration(
         "one-request-relaunch",
@@ -48,9 +56,16 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=106,
         transitions=226,
         depth=18,
+        drain_bound=19,
     ),
     Configuration(
-        "two-requests", "one slot, two requests of one token", tokens=1, states=119, transitions=216, depth=34
+        "two-requests",
+        "one slot, two requests of one token",
+        tokens=1,
+        states=119,
+        transitions=216,
+        depth=34,
+        drain_bound=21,
     ),
     Configuration(
         "one-request-crash",
@@ -61,6 +76,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=232,
         transitions=433,
         depth=23,
+        drain_bound=21,
     ),
     Configuration(
         "one-request-cancel",
@@ -71,6 +87,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=519,
         transitions=1_350,
         depth=26,
+        drain_bound=30,
     ),
     Configuration(
         "one-slot",
@@ -80,6 +97,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=2_028,
         transitions=5_305,
         depth=44,
+        drain_bound=33,
     ),
     Configuration(
         "one-slot-wrap",
@@ -92,6 +110,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=4_638,
         transitions=10_047,
         depth=59,
+        drain_bound=23,
     ),
     Configuration(
         "one-slot-tokens",
@@ -103,6 +122,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=6_386,
         transitions=18_776,
         depth=53,
+        drain_bound=42,
     ),
     Configuration(
         "one-slot-errors",
@@ -114,6 +134,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=8_490,
         transitions=24_171,
         depth=44,
+        drain_bound=33,
     ),
     Configuration(
         "one-slot-faults",
@@ -125,6 +146,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=18_080,
         transitions=53_147,
         depth=51,
+        drain_bound=33,
     ),
     Configuration(
         "two-slots-crash",
@@ -135,6 +157,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=18_371,
         transitions=45_697,
         depth=43,
+        drain_bound=48,
     ),
     Configuration(
         "one-slot-crashes",
@@ -145,6 +168,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=32_211,
         transitions=73_483,
         depth=67,
+        drain_bound=32,
     ),
     Configuration(
         "two-slots",
@@ -155,6 +179,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=142_953,
         transitions=456_472,
         depth=46,
+        drain_bound=73,
     ),
     Configuration(
         "two-slots-recovery",
@@ -167,6 +192,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=189_636,
         transitions=592_005,
         depth=57,
+        drain_bound=72,
     ),
     Configuration(
         "two-slots-three-requests",
@@ -179,6 +205,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=768_625,
         transitions=2_440_304,
         depth=64,
+        drain_bound=76,
     ),
     Configuration(
         "two-slots-faults",
@@ -192,6 +219,7 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
         states=1_083_824,
         transitions=3_776_187,
         depth=59,
+        drain_bound=73,
     ),
 )
 """In the order in which they are searched, by size; two tokens, two requests and one slot unless it says so."""

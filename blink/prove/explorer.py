@@ -1,4 +1,4 @@
-"""The search: breadth first, so that the first counterexample is a shortest one; L1 backwards over the stored graph."""
+"""The search: breadth first, so that the first counterexample is a shortest one; L1 and L2 over the stored graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blink.prove.action import Action
-from blink.prove.model import moves
+from blink.prove.drain import drain_of
+from blink.prove.model import ACTIONS, moves
 from blink.prove.properties import Breach, breach_of, state_breach
 from blink.prove.rules import Rules
 from blink.prove.state import State, initial, is_idle
@@ -20,6 +21,8 @@ from blink.prove.state import State, initial, is_idle
 Progress = Callable[[int, int], None]
 """Called now and then with (states found, depth)."""
 _REPORT_EVERY = 1 << 12
+_PLACES = 1 << 8  # more than a slot or a place in the FIFO can be
+_LABEL = {action: number * _PLACES for number, action in enumerate(ACTIONS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """A breach and a shortest path to it. For L1 the path ends in a state from which there is no way to idle."""
+    """A breach and a shortest path to it.
+
+    For L1 the path ends in a state from which there is no way to idle; for L2 in one from which a fair run may never
+    take it.
+    """
 
     breach: Breach
     steps: tuple[Step, ...]
@@ -50,7 +57,8 @@ class Search:
     """What a search found. `transitions` counts events, those that lead to known states included.
 
     `depth` is the largest distance from the initial state, in events; `drain_depth` the largest distance from any state
-    to all-idle, over events that L1 may rely on. `counterexample` None: every invariant holds.
+    to all-idle, over events that L1 may rely on. `drain_bound`: how many events at most make progress on the longest of
+    all ways to all-idle, over the same events. `counterexample` None: every invariant holds.
     """
 
     rules: Rules
@@ -58,6 +66,7 @@ class Search:
     transitions: int = 0
     depth: int = 0
     drain_depth: int = 0
+    drain_bound: int = 0
     counterexample: Counterexample | None = None
 
 
@@ -100,7 +109,7 @@ class _Explorer:
         self.states: list[State] = []
         self.parents = array("i")
         self.choices = array("h")  # which of the parent's moves led here
-        self.sources, self.targets = array("i"), array("i")  # the events on which L1 may rely
+        self.sources, self.targets, self.labels = array("i"), array("i"), array("i")  # events on which L1 may rely
 
     def run(self) -> Search:
         start = initial(self.rules.configuration)
@@ -116,7 +125,7 @@ class _Explorer:
                 self.found.depth += 1
             begin = end
         if self.found.counterexample is None:
-            self._check_l1()
+            self._check_liveness()
         self.found.states = len(self.states)
         return self.found
 
@@ -152,6 +161,7 @@ class _Explorer:
             elif action.drains:
                 self.sources.append(index)
                 self.targets.append(target)
+                self.labels.append(_LABEL[action] + place)
         return False
 
     def _report(self, breach: Breach, index: int, last: Step) -> bool:
@@ -171,9 +181,21 @@ class _Explorer:
             index = parent
         return steps[::-1]
 
-    def _check_l1(self) -> None:
+    def _check_liveness(self) -> None:
         idle = np.fromiter((is_idle(state) for state in self.states), np.bool_, len(self.states))
-        distance = distances(idle, np.array(self.sources, np.int32), np.array(self.targets, np.int32))
+        sources, targets = np.array(self.sources, np.int32), np.array(self.targets, np.int32)
+        self._check_l1(distances(idle, sources, targets))
+        if self.found.counterexample is not None:
+            return
+        drain = drain_of(idle, sources, targets, np.array(self.labels, np.int32))
+        self.found.drain_bound = drain.bound
+        if drain.trap >= 0:
+            breach = Breach("L2", "from here a run may go on for ever, though nothing that is possible is left out")
+            counterexample = Counterexample(breach, tuple(self._path(drain.trap)))
+            if self.accept is None or self.accept(counterexample):
+                self.found.counterexample = counterexample
+
+    def _check_l1(self, distance: NDArray[np.int32]) -> None:
         self.found.drain_depth = int(distance.max())
         stuck = np.flatnonzero(distance < 0)
         for index in stuck.tolist():

@@ -129,9 +129,3 @@ MUTANT_BY_LABEL: dict[str, Mutant] = {mutant.label: mutant for mutant in Mutant}
 
 EQUIVALENT: frozenset[Mutant] = frozenset({Mutant.CLAIM_WITHOUT_CAS, Mutant.CANCEL_WITHOUT_GENERATION})
 """Mutants that no search can tell from the protocol; their `why` is the reason."""
-
-NOT_IN_A_TRACE: dict[Mutant, str] = {
-    Mutant.RELAXED_WRITE_ORDER: "a trace records when WRITEs are posted, not when they land",
-    Mutant.COUNT_PUBLISHED_BEFORE_TOKEN: "a trace records the store of the control word, not the stores of the tokens",
-}
-"""Mutants that are killed, but by something that the events of a trace do not contain."""

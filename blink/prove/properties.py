@@ -46,6 +46,7 @@ INVARIANTS: dict[str, str] = {
     "I9": "free, in use and recovering partition the ring, and what is free is empty",
     "I10": "no graph is launched for a slot whose cancel or fence was visible at the boundary before",
     "L1": "from every reachable state the all-idle state is reachable",
+    "L2": "when faults stop, everything drains within a bounded number of steps",
 }
 
 

@@ -1,7 +1,8 @@
 """A path of the model as a trace: the events that the two actors would have recorded on the way.
 
 What a trace cannot hold (a WRITE that lands, the capture of a word, the store of a token, the look of a scan) leaves no
-row. A look at a cancel word records what was there to be seen, whether or not the scheduler goes on to care.
+row of its own; what the model knows of it stands as evidence in the rows that rely on it. A look at a cancel word
+records what was there to be seen, whether or not the scheduler goes on to care.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from blink.common.checker import check_trace
-from blink.common.events import COLUMNS, NOTHING, Event, GraphKind, Phase
+from blink.common.events import COLUMNS, EVIDENCE_OF, NOTHING, Event, GraphKind, Phase
 from blink.common.layout import layout_hash
 from blink.common.ring_model import FIELD_OF_COLUMN, Record
 from blink.common.states import Actor, SlotState, SlotStatus
@@ -41,6 +42,7 @@ from blink.prove.state import (
 from blink.prove.state import Phase as Belief
 
 FRONTEND, GPU = Actor.FRONTEND, Actor.GPU
+LIVENESS = ("L1", "L2")
 _CLOCK = {"name": "order", "unit": "events"}
 
 
@@ -77,6 +79,7 @@ class Recorder:
             configuration={"configuration": c.name, "mutants": on},
             clock={"frontend": _CLOCK, "gpu": _CLOCK, "shared": True},
             token_reads="each",
+            evidence=tuple(EVIDENCE_OF),
         )
         values = np.array([record[1:] for record in self._records], np.int64).reshape(-1, len(COLUMNS))
         columns = {column.name: values[:, at].astype(column.dtype) for at, column in enumerate(COLUMNS)}
@@ -112,7 +115,7 @@ class Recorder:
         def prompt() -> None:
             areas = {"prompt_offset": slot, "prompt_tokens": 1, "output_offset": slot * c.tokens}
             limits = {"output_capacity": c.tokens, "output_tokens_max": c.tokens}
-            self._add(Event.PROMPT_POSTED, FRONTEND, **whose, **areas, **limits)
+            self._add(Event.PROMPT_POSTED, FRONTEND, **whose, **areas, **limits, prompt_tag=_tag(view.request))
 
         def flag() -> None:
             moves = {"source": SlotState.EMPTY, "target": SlotState.PREFILL_PENDING}
@@ -151,7 +154,9 @@ class Recorder:
         if read is None or view.request != read.request:  # of a request that is gone: its recycling is what is wrong
             return
         whose = {"slot": slot, "generation": view.generation, "epoch": epoch, "request_id": view.request}
-        self._add(Event.TOKENS_READ, FRONTEND, **whose, token_from=read.begin, token_count=read.end)
+        output = step.before.memory[slot].output
+        wrong = sum(owner != read.request for owner in output[read.begin : read.end])
+        self._add(Event.TOKENS_READ, FRONTEND, **whose, token_from=read.begin, token_count=read.end, wrong_count=wrong)
 
     def recycle(self, step: Step) -> None:
         """recycle; a restarted frontend finds the request's id in the descriptor."""
@@ -190,7 +195,11 @@ class Recorder:
         if step.before.memory[slot] is step.after.memory[slot] or row is None:
             return
         event = Event[row.name.upper()]
-        more = {"kv_block_count": 1} if event == Event.CLAIM else {}
+        more = {}
+        if event == Event.CLAIM:
+            more = {"kv_block_count": 1, "prompt_tag": _tag(step.before.memory[slot].prompt)}
+        elif event in EVIDENCE_OF["stored_count"].events:
+            more = {"stored_count": _stored(step.before, slot)}
         moves = {"source": state_of(old), "target": state_of(new), "token_count": count_of(new)}
         self._add(event, GPU, **self._whose(step.after, slot), **moves, status=status_of(new), **more)
         self._seen(step, slot)
@@ -230,6 +239,17 @@ def _word(write: Write) -> int:
     return write.value
 
 
+def _tag(request: int) -> int:
+    """What stands for a prompt's bytes: 0 for none that lives."""
+    return request + 1
+
+
+def _stored(state: State, slot: int) -> int:
+    """Tokens of the present request in the output area, up to the first that is missing."""
+    cell = state.memory[slot]
+    return next((at for at, owner in enumerate(cell.output) if owner != cell.descriptor.request), len(cell.output))
+
+
 _WRITERS: dict[Action, Callable[[Recorder, Step], None]] = {
     frontend.SUBMIT: Recorder.submit,
     frontend.CANCEL: Recorder.cancel,
@@ -260,8 +280,8 @@ def trace_of(rules: Rules, steps: Sequence[Step], *, drained: bool) -> Trace:
 
 
 def trace_of_counterexample(rules: Rules, found: Counterexample) -> Trace:
-    """The trace of a counterexample. One of L1 claims to be complete: nothing more could happen in that run."""
-    return trace_of(rules, found.steps, drained=found.breach.invariant == "L1")
+    """The trace of a counterexample. One of L1 or L2 claims to be complete: no slot comes back any more in that run."""
+    return trace_of(rules, found.steps, drained=found.breach.invariant in LIVENESS)
 
 
 def verdict_on(rules: Rules, found: Counterexample) -> Verdict:
@@ -270,10 +290,14 @@ def verdict_on(rules: Rules, found: Counterexample) -> Verdict:
 
 
 def is_shown(rules: Rules, found: Counterexample) -> bool:
-    """Whether the checker rejects the counterexample's trace for the same invariant."""
+    """Whether the checker rejects the counterexample's trace for the same invariant.
+
+    A slot that is not back at the end is L1 to it, whether there was no way (L1) or none that had to be taken (L2).
+    """
     verdict, invariant = verdict_on(rules, found), found.breach.invariant
-    code = STUCK if invariant == "L1" else VIOLATES
-    return verdict.code == code and verdict.violations[0].invariant == invariant
+    if invariant in LIVENESS:
+        return verdict.code == STUCK
+    return verdict.code == VIOLATES and verdict.violations[0].invariant == invariant
 
 
 def save(path: Path, trace: Trace) -> None:

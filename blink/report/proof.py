@@ -13,9 +13,9 @@ from blink.prove.campaign import Proof, Trial
 from blink.prove.configurations import Configuration
 from blink.prove.properties import INVARIANTS
 
-CONFIGURATION_COLUMNS = ("configuration", "states", "transitions", "depth", "seconds", "invariants")
+CONFIGURATION_COLUMNS = ("configuration", "states", "transitions", "depth", "drain", "seconds", "invariants")
 MUTANT_COLUMNS = ("mutant", "killed by", "in", "states", "events")
-_NUMBERS = {"states", "transitions", "depth", "seconds", "events"}
+_NUMBERS = {"states", "transitions", "depth", "drain", "seconds", "events"}
 
 
 def print_proofs(proofs: Sequence[Proof], console: Console) -> None:
@@ -23,8 +23,8 @@ def print_proofs(proofs: Sequence[Proof], console: Console) -> None:
     table = _table(CONFIGURATION_COLUMNS)
     for proof in proofs:
         found = proof.search
-        cells = (f"{found.states:,}", f"{found.transitions:,}", str(found.depth), _seconds(proof.duration_ns))
-        table.add_row(proof.configuration.name, *cells, _held(proof))
+        counts = (f"{found.states:,}", f"{found.transitions:,}", str(found.depth), str(found.drain_bound))
+        table.add_row(proof.configuration.name, *counts, _seconds(proof.duration_ns), _held(proof))
     console.print(Padding(table, (1, 0, 0, 0)))
 
 
@@ -71,6 +71,9 @@ def summary(proofs: Sequence[Proof], trials: Sequence[Trial]) -> str:
             f"{held} of {len(proofs)} configurations hold: {states:,} states, {transitions:,} transitions, "
             f"{_seconds(sum(proof.duration_ns for proof in proofs))} s"
         )
+        bound = max(proof.search.drain_bound for proof in proofs)
+        if held == len(proofs):
+            lines.append(f"once faults stop, at most {bound} events of progress drain the ring (L2)")
         lines += [f"{proof.configuration.name}: {proof.drift}" for proof in proofs if proof.drift is not None]
     if trials:
         killed = sum(trial.counterexample is not None for trial in trials)
@@ -93,10 +96,11 @@ def _surprise(trial: Trial) -> str:
 
 def configurations_markdown(configurations: Sequence[Configuration]) -> str:
     """The configurations as a table."""
-    lines = ["| configuration | what | states | transitions | depth |", "|---|---|---:|---:|---:|"]
+    lines = ["| configuration | what | states | transitions | depth | drain |", "|---|---|---:|---:|---:|---:|"]
     for c in configurations:
         large = " (`--all`)" if c.large else ""
-        lines.append(f"| `{c.name}`{large} | {c.what} | {c.states:,} | {c.transitions:,} | {c.depth} |")
+        counts = f"{c.states:,} | {c.transitions:,} | {c.depth} | {c.drain_bound}"
+        lines.append(f"| `{c.name}`{large} | {c.what} | {counts} |")
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ import gc
 import time
 from collections import deque
 
+import networkx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,18 +14,21 @@ from hypothesis import strategies as st
 
 from blink.common.states import Actor, SlotState, SlotStatus
 from blink.common.transitions import LEGAL_TRIPLES, TRANSITIONS
-from blink.prove import gpu, properties, wire
+from blink.prove import explorer, gpu, properties, wire
 from blink.prove.action import Action
 from blink.prove.campaign import prove
 from blink.prove.configurations import CONFIGURATION_BY_NAME, CONFIGURATIONS, LAST_GENERATION, Configuration
+from blink.prove.drain import Drain, components, drain_of
 from blink.prove.explorer import distances, search
 from blink.prove.model import ACTIONS, moves
 from blink.prove.mutants import Mutant
 from blink.prove.properties import INVARIANTS, row_of, store_breach
+from blink.prove.recording import is_shown
 from blink.prove.rules import SWITCHES, Rules
 from blink.prove.state import (
     COMPLETED,
     DECODING,
+    PAUSED,
     PENDING,
     PREFILLING,
     Phase,
@@ -50,10 +54,12 @@ def test_every_invariant_holds_and_the_counts_are_those_declared(configuration: 
     (proof,) = prove([configuration], time.perf_counter_ns)
     found = proof.search
     assert found.counterexample is None
-    counts = (found.states, found.transitions, found.depth)
-    assert counts == (configuration.states, configuration.transitions, configuration.depth)
+    counts = (found.states, found.transitions, found.depth, found.drain_bound)
+    declared = (configuration.states, configuration.transitions, configuration.depth, configuration.drain_bound)
+    assert counts == declared
     assert proof.holds
     assert 0 < found.drain_depth <= {1: 20, 2: 31}[configuration.slots]
+    assert found.drain_depth <= found.drain_bound <= {1: 42, 2: 80}[configuration.slots]
 
 
 def test_the_configurations_are_as_large_as_the_specification_expects() -> None:
@@ -69,7 +75,7 @@ def test_the_configurations_are_as_large_as_the_specification_expects() -> None:
 
 def test_drift_is_seen() -> None:
     (proof,) = prove([Configuration("drifted", "", requests=1, tokens=1, states=54)], time.perf_counter_ns)
-    assert proof.drift is not None and "(53, 94, 17)" in proof.drift
+    assert proof.drift is not None and "(53, 94, 17, 19)" in proof.drift
     assert not proof.holds
 
 
@@ -190,7 +196,7 @@ def test_a_slot_in_use_that_is_empty_breaks_i9() -> None:
 
 
 def test_every_invariant_of_the_specification_is_a_property() -> None:
-    assert list(INVARIANTS) == [f"I{number}" for number in range(1, 11)] + ["L1"]
+    assert list(INVARIANTS) == [f"I{number}" for number in range(1, 11)] + ["L1", "L2"]
 
 
 def test_every_mutant_is_a_switch() -> None:
@@ -222,6 +228,74 @@ def test_distances_are_those_of_a_plain_search(graph: tuple[list[bool], list[tup
     sources = np.array([source for source, _ in arcs], np.int32)
     targets = np.array([target for _, target in arcs], np.int32)
     assert distances(np.array(goal), sources, targets).tolist() == expected
+
+
+# --- L2 -------------------------------------------------------------------------------------------------------------
+
+
+def drain(count: int, edges: list[tuple[int, int, int]], goal: int = 0) -> Drain:
+    """Of a graph with the edges (source, target, label)."""
+    sources, targets, labels = np.array(sorted(edges), np.int32).reshape(-1, 3).T
+    return drain_of(np.arange(count) == goal, sources, targets, labels)
+
+
+def test_the_bound_is_the_longest_way_down() -> None:
+    assert drain(1, []) == Drain(0, 1, -1)
+    assert drain(4, [(1, 0, 1), (2, 1, 1), (3, 2, 1), (3, 0, 2)]) == Drain(3, 1, -1)
+
+
+def test_circling_is_no_progress_and_ends_where_one_event_is_possible_all_the_while() -> None:
+    circle = [(1, 2, 1), (2, 1, 1)]
+    assert drain(3, [*circle, (1, 0, 2), (2, 0, 2)]) == Drain(1, 2, -1)
+    assert drain(3, [*circle, (1, 0, 2)]).trap == 1, "possible now and then is not possible all the while"
+    assert drain(3, [*circle, (1, 0, 2), (2, 0, 3)]).trap == 1, "two events are not one"
+    assert drain(3, circle).trap == 1
+    assert drain(2, [(1, 1, 1)]).trap == 1
+    assert drain(2, [(1, 1, 1), (1, 0, 2)]) == Drain(1, 1, -1)
+    assert drain(3, [(1, 0, 1)]).trap == 2, "nothing leads out of a state that is not the goal"
+
+
+@given(edges)
+def test_components_are_those_of_networkx(graph: tuple[list[bool], list[tuple[int, int]]]) -> None:
+    goal, arcs = graph
+    arcs = sorted(arcs)
+    begin = np.searchsorted(np.array([source for source, _ in arcs], np.int64), np.arange(len(goal) + 1)).tolist()
+    found = components(begin, [target for _, target in arcs])
+    whole = networkx.DiGraph(arcs)
+    whole.add_nodes_from(range(len(goal)))
+    expected = {frozenset(nodes) for nodes in networkx.strongly_connected_components(whole)}
+    assert {frozenset(np.flatnonzero(np.array(found) == number).tolist()) for number in set(found)} == expected
+    assert all(found[source] >= found[target] for source, target in arcs)
+
+
+def test_a_scheduler_that_may_pause_for_ever_need_not_drain() -> None:
+    """Why pauses count among what has to stop: L1 holds with them, and L2 does not."""
+    numbers: dict[State, int] = {}
+    arcs: list[tuple[int, int, int]] = []
+
+    def observe(before: State, action: Action, place: int, after: State) -> None:
+        source, target = (numbers.setdefault(state, len(numbers)) for state in (before, after))
+        if action.drains or action is gpu.PAUSE:
+            arcs.append((source, target, 64 * ACTIONS.index(action) + place))
+
+    search(Rules.of(CONFIGURATION_BY_NAME["one-request-cancel"]), observe=observe)
+    arcs.sort()
+    sources, targets, labels = np.array(arcs, np.int32).T
+    goal = np.array([is_idle(state) for state in numbers])
+    assert (distances(goal, sources, targets) >= 0).all()
+    trap = drain_of(goal, sources, targets, labels).trap
+    assert trap >= 0
+    cell = list(numbers)[trap].memory[0]
+    assert state_of(cell.ctl) in (DECODING, PAUSED)
+
+
+def test_a_trap_is_a_counterexample_of_l2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorer, "drain_of", lambda *_: Drain(5, 3, 7))
+    found = search(Rules.of(CONFIGURATION_BY_NAME["one-request"])).counterexample
+    assert found is not None
+    assert found.breach.invariant == "L2"
+    assert len(found.steps) > 0
+    assert is_shown(Rules.of(CONFIGURATION_BY_NAME["one-request"]), found), "a slot that never comes back"
 
 
 def test_an_interrupted_search_leaves_the_collector_on() -> None:

@@ -102,6 +102,10 @@ def _crash_then_fence(b: TraceBuilder) -> None:
     b.start(0)
     b.crash()
     b.restart()
+    _fenced(b)
+
+
+def _fenced(b: TraceBuilder) -> None:
     b.cancel_seen(0, FENCED)
     b.abort(0, FENCED)
     b.recycle(0)
@@ -287,6 +291,30 @@ BREACHES: list[tuple[str, str, Change, str]] = [
         whole(lambda b: (b.crash(), b.restart(), edit(b, Event.RESTARTED, epoch=2))),
         "it must be 1",
     ),
+    (
+        "I8",
+        "a restart keeps the epoch of the first frontend",
+        whole(lambda b: (b.crash(), b.restart(landed=False))),
+        "restarts with epoch 0, it must be 1",
+    ),
+    (
+        "I8",
+        "a restart keeps an epoch under which a prompt was posted",
+        whole(lambda b: (b.crash(), b.restart(), b.post(1), b.crash(), b.restart(landed=False))),
+        "restarts with epoch 1, it must be 2",
+    ),
+    (
+        "I8",
+        "a restart keeps an epoch under which the ring was read",
+        whole(lambda b: (b.crash(), b.restart(), b.status_read(), b.crash(), b.restart(landed=False))),
+        "restarts with epoch 1, it must be 2",
+    ),
+    (
+        "I8",
+        "a restart goes back behind an epoch that was lost",
+        whole(lambda b: (b.crash(), b.restart(), b.crash(), b.restart(), edit(b, Event.RESTARTED, 1, epoch=0))),
+        "restarts with epoch 0, it must be 2",
+    ),
     ("I8", "submitted under a foreign epoch", whole(lambda b: edit(b, Event.SUBMIT, epoch=3)), "the frontend's is 0"),
     ("I8", "the gpu changes the epoch", whole(lambda b: edit(b, Event.CLAIM, epoch=3)), "submitted under 0"),
     ("I9", "a slot outside the ring", whole(lambda b: b.submit(SLOTS)), f"slots 0 to {SLOTS - 1}"),
@@ -365,6 +393,16 @@ HOLDS: list[tuple[str, str, Change]] = [
         steps(lambda b: b.submit(0), lambda b: b.cancel(0), lambda b: b.reject(0, CANCELLED), lambda b: b.recycle(0)),
     ),
     ("I8", "fenced after a restart", _crash_then_fence),
+    (
+        "I8",
+        "a second crash before the new epoch landed",
+        steps(lambda b: b.start(0), lambda b: (b.crash(), b.restart(), b.crash(), b.restart(landed=False)), _fenced),
+    ),
+    (
+        "I8",
+        "a second crash after the new epoch landed",
+        steps(lambda b: b.start(0), lambda b: (b.crash(), b.restart(), b.crash(), b.restart()), _fenced),
+    ),
     ("I9", "the last slot", lambda b: b.start(SLOTS - 1)),
     ("I10", "launched before the cancel was seen", _launch_before_seen),
     ("I10", "a prefill while the cancelled slot stands paused", _prefill_while_doomed_is_paused),

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from blink.common.checker import Verdict, check_trace
 from blink.common.coverage import missing_from
-from blink.common.events import Event
+from blink.common.events import EVIDENCE, EVIDENCE_OF, Event
 from blink.common.layout import GENERATION_NONE
 from blink.common.reference import TRANSITION_OF, Violation, step
 from blink.common.ring_model import Model, Record, Ring
 from blink.common.states import Actor, SlotState, SlotStatus
 from blink.common.trace import Trace, TraceHeader, open_writer
-from tests.unit.checker_cases import BREACHES, HOLDS, PREFILL, Change, finish_all, small
+from tests.unit.checker_cases import BREACHES, HOLDS, PREFILL, Change, edit, finish_all, small
 from tests.unit.trace_builder import SLOTS, TraceBuilder, random_run, trace_of
 
 
@@ -235,6 +235,79 @@ def test_generations_wrap() -> None:
     assert both(b.trace()).code == 0
 
 
+# --- evidence -------------------------------------------------------------------------------------------------------
+
+ALL = tuple(EVIDENCE_OF)
+
+
+def with_evidence(body: Change) -> TraceBuilder:
+    b = TraceBuilder(evidence=ALL)
+    b.start(0)
+    body(b)
+    return b
+
+
+@pytest.mark.parametrize(
+    ("invariant", "body", "words"),
+    [
+        ("I2", lambda b: edit(b, Event.CLAIM, prompt_tag=7), "does not see the prompt of generation 0: it found tag 7"),
+        ("I2", lambda b: (b.decode(0), edit(b, Event.FINISH, stored_count=1)), "token count 2 with 1 of them stored"),
+        ("I7", lambda b: edit(b, Event.FIRST_TOKEN, stored_count=0), "token count 1 with 0 of them stored"),
+        ("I7", lambda b: (b.decode(), edit(b, Event.TOKEN, stored_count=1)), "token count 2 with 1 of them stored"),
+        ("I7", lambda b: (b.read(0), edit(b, Event.TOKENS_READ, wrong_count=1)), "not those of request 0"),
+        ("I2", lambda b: edit(b, Event.CLAIM, prompt_tag=-1), "claim does not record prompt_tag"),
+        ("I2", lambda b: (b.decode(), edit(b, Event.TOKEN, stored_count=-1)), "token does not record stored_count"),
+        ("I7", lambda b: (b.read(0), edit(b, Event.TOKENS_READ, wrong_count=-1)), "does not record wrong_count"),
+    ],
+)
+def test_evidence_of_a_breach_is_a_breach(invariant: str, body: Change, words: str) -> None:
+    b = with_evidence(body)
+    verdict = both(b.trace(complete=False))
+    assert (verdict.code, verdict.violations[0].invariant) == (2, invariant), verdict.report()
+    assert words in verdict.violations[0].message
+    if "record" not in words:  # what stands in a trace is judged even where the header does not promise it
+        assert both(trace_of(b.records, complete=False)).code == 2
+
+
+def test_a_trace_without_evidence_conforms_and_says_what_is_not_judged() -> None:
+    records = small().records
+    bare, whole = both(trace_of(records)), both(trace_of(_with_evidence(records), evidence=ALL))
+    assert (bare.code, whole.code) == (0, 0)
+    assert whole.unjudged == ()
+    assert "not judged" not in whole.report()
+    for row, clause in zip(EVIDENCE, bare.unjudged, strict=True):
+        assert row.shows in clause and all(invariant in clause for invariant in row.invariants)
+        assert clause in bare.report()
+    b = TraceBuilder()
+    b.status_read()
+    assert both(b.trace()).unjudged == (), "nothing was claimed, published or read"
+
+
+def _with_evidence(records: list[Record]) -> list[Record]:
+    """The evidence that a run gives in which nothing is wrong."""
+    b = TraceBuilder(evidence=ALL)
+    for record in records:
+        columns = record._asdict()
+        for name in ("row", "seq", "actor", "instance", "t_ns", *ALL):
+            del columns[name]
+        b.add(Event(columns.pop("event")), Actor(record.actor), **columns)
+    return [new._replace(instance=old.instance) for new, old in zip(b.records, records, strict=True)]
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_evidence_that_is_right_changes_no_verdict(seed: int) -> None:
+    choices = np.random.default_rng(seed)
+    b = random_run(choices, evidence=ALL)
+    assert both(b.trace()).code == 0
+    if any(record.event == Event.TOKEN for record in b.records):
+        tokens = [row for row, record in enumerate(b.records) if record.event == Event.TOKEN]
+        row = tokens[int(choices.integers(len(tokens)))]
+        b.records[row] = b.records[row]._replace(stored_count=b.records[row].token_count - 1)
+        verdict = both(b.trace())
+        assert (verdict.code, verdict.violations[0].row) == (2, row)
+
+
 # --- incomplete and stuck -------------------------------------------------------------------------------------------
 
 
@@ -386,7 +459,8 @@ def test_a_report_shows_the_events_that_matter() -> None:
     lines = verdict.report().splitlines()
     assert lines[0] == "violates: I7: slot 0 is recycled with 0 of its 2 tokens read"
     assert "event 9: seq 2 of the frontend" in lines[2]
-    context = [line.split() for line in lines[3:]]
+    rows = lines[3 : lines.index("", 3)]
+    context = [line.split() for line in rows]
     assert context[0][:4] == ["event", "seq", "actor", "instance"]
     assert "prompt_offset" not in context[0], "columns that do not apply to the event at fault are left out"
     name = context[0].index("name")
@@ -398,7 +472,7 @@ def test_a_report_shows_the_events_that_matter() -> None:
         "finish",
         "recycle",
     ]
-    assert len({line.index(words[2]) for line, words in zip(lines[3:], context, strict=True)}) == 1, "aligned"
+    assert len({line.index(words[2]) for line, words in zip(rows, context, strict=True)}) == 1, "aligned"
     assert json.loads(json.dumps(verdict.to_json()))["verdict"] == "violates"
 
 

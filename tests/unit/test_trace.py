@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from blink.common.errors import InputError
-from blink.common.events import COLUMNS
+from blink.common.events import COLUMNS, EVIDENCE_OF
 from blink.common.ring_model import FIELD_OF_COLUMN, Record
 from blink.common.trace import Trace, TraceFooter, TraceHeader, open_writer, read_trace
 from blink.common.trace_parquet import ROW_GROUP_ROWS
@@ -59,6 +60,36 @@ def test_round_trip(trace: Trace, tmp_path: Path, suffix: str, chunk: int) -> No
 def test_the_same_rows_give_the_same_bytes_however_they_are_cut(trace: Trace, tmp_path: Path, suffix: str) -> None:
     first = write(trace, tmp_path / f"a{suffix}", 13).read_bytes()
     assert write(trace, tmp_path / f"b{suffix}", 100_000).read_bytes() == first
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_evidence_stands_in_a_file_whose_header_names_it(tmp_path: Path, suffix: str) -> None:
+    found = random_run(np.random.default_rng(3), evidence=("wrong_count",)).trace()
+    read = read_trace(write(found, tmp_path / f"t{suffix}"))
+    assert read.header.evidence == ("wrong_count",)
+    assert (read.columns["wrong_count"] == 0).any()
+    np.testing.assert_array_equal(read.columns["wrong_count"], found.columns["wrong_count"])
+    assert (read.columns["stored_count"] == -1).all()
+    unnamed = Trace(found.source, replace(found.header, evidence=()), found.footer, found.columns)
+    with pytest.raises(ValueError, match="wrong_count"):
+        write(unnamed, tmp_path / f"u{suffix}")
+
+
+def test_a_trace_without_evidence_has_the_bytes_that_it_had_before_there_was_any(trace: Trace, tmp_path: Path) -> None:
+    first = write(trace, tmp_path / "t.ndjson").read_text().splitlines()
+    assert "evidence" not in json.loads(first[0])
+    assert not any(name in line for line in first for name in EVIDENCE_OF)
+    with pq.ParquetFile(write(trace, tmp_path / "t.parquet")) as file:
+        assert not set(file.schema_arrow.names) & set(EVIDENCE_OF)
+
+
+def test_evidence_that_does_not_exist_is_refused(trace: Trace, tmp_path: Path) -> None:
+    path = write(trace, tmp_path / "t.ndjson")
+    header, *rest = path.read_text().splitlines(keepends=True)
+    for wrong in (["prompt_hash"], "prompt_tag", [1]):
+        path.write_text(json.dumps({**json.loads(header), "evidence": wrong}) + "\n" + "".join(rest))
+        with pytest.raises(InputError, match=r"line 1: header\.evidence is .*; allowed: a list of prompt_tag"):
+            read_trace(path)
 
 
 def test_row_groups_are_cut_by_rows_alone(tmp_path: Path) -> None:

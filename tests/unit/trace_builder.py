@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from blink.common.events import COLUMNS, Event, GraphKind, Phase
+from blink.common.events import COLUMNS, EVIDENCE_OF, Event, GraphKind, Phase
 from blink.common.layout import layout_hash, next_generation
 from blink.common.ring_model import Record
 from blink.common.states import Actor, SlotState, SlotStatus
@@ -33,9 +33,10 @@ class Place:
 
 @dataclass
 class TraceBuilder:
-    """Events in the order of the calls; `t_ns` is the number of the call."""
+    """Events in the order of the calls; `t_ns` is the number of the call. `evidence` names what is recorded beside."""
 
     generation: int = 0
+    evidence: tuple[str, ...] = ()
     records: list[Record] = field(default_factory=list)
     places: dict[int, Place] = field(default_factory=dict)
     epoch: int = 0
@@ -52,9 +53,19 @@ class TraceBuilder:
         """One record with the columns that every event has."""
         row = len(self.records)
         base = {"row": row, "seq": self.seq[actor], "actor": int(actor), "instance": self.instance[actor], "t_ns": row}
+        columns = {**self._evidence(event, columns), **columns}
         columns = {name: int(value) for name, value in columns.items()}
         self.records.append(Record(**base, event=int(event), **columns))  # type: ignore[arg-type]
         self.seq[actor] += 1
+
+    def _evidence(self, event: Event, columns: dict[str, Any]) -> dict[str, int]:
+        """What a run in which nothing is wrong gives as evidence."""
+        found = {
+            "prompt_tag": columns.get("request_id", 0) + 1,
+            "stored_count": columns.get("token_count", 0),
+            "wrong_count": 0,
+        }
+        return {name: found[name] for name in self.evidence if event in EVIDENCE_OF[name].events}
 
     def _of(self, slot: int) -> dict[str, int]:
         place = self.place(slot)
@@ -136,8 +147,9 @@ class TraceBuilder:
     def crash(self) -> None:
         self.add(Event.CRASHED, F)
 
-    def restart(self) -> None:
-        self.epoch = (self.epoch + 1) % 256
+    def restart(self, *, landed: bool = True) -> None:
+        """With the next epoch; with the last one once more if the WRITE that told of it had not `landed`."""
+        self.epoch = (self.epoch + landed) % 256
         self.instance[F] += 1
         self.add(Event.RESTARTED, F, epoch=self.epoch)
 
@@ -214,21 +226,21 @@ class TraceBuilder:
                 self.token(slot)
 
     def trace(self, **footer: Any) -> Trace:
-        return trace_of(self.records, generation=self.generation, **footer)
+        return trace_of(self.records, generation=self.generation, evidence=self.evidence, **footer)
 
 
-def trace_of(records: list[Record], generation: int = 0, **footer: Any) -> Trace:
+def trace_of(records: list[Record], generation: int = 0, evidence: tuple[str, ...] = (), **footer: Any) -> Trace:
     """The records as a trace with a footer that fits them; keywords override the footer's fields."""
     values = np.array([record[1:] for record in records], np.int64).reshape(len(records), len(COLUMNS))
     columns = {column.name: values[:, at].astype(column.dtype) for at, column in enumerate(COLUMNS)}
-    header = TraceHeader("test", "builder", 0, layout_hash(), SLOTS, generation=generation)
+    header = TraceHeader("test", "builder", 0, layout_hash(), SLOTS, generation=generation, evidence=evidence)
     counts = {actor.label: int((columns["actor"] == actor).sum()) for actor in Actor}
     return Trace("built", header, TraceFooter(**{"events": counts, **footer}), columns)
 
 
-def random_run(choices: np.random.Generator, steps: int = 60) -> TraceBuilder:
+def random_run(choices: np.random.Generator, steps: int = 60, evidence: tuple[str, ...] = ()) -> TraceBuilder:
     """A valid run that drains: a small scheduler and a small frontend, whose every choice is drawn."""
-    b = TraceBuilder()
+    b = TraceBuilder(evidence=evidence)
     cancelled: set[tuple[int, int]] = set()
     for number in range(steps * 4):
         if number >= steps and all(place.state == S.EMPTY for place in b.places.values()):
