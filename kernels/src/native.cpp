@@ -96,6 +96,7 @@ void blink_native_plan(void *configuration) {
   place(c.sampled_offset, uint64_t{4} * c.batch_max, kLine);
   place(c.report_offset, sizeof(Report) + uint64_t{8} * kSlots, kLine);
   place(c.engine_offset, stub_bytes(c), kLine);
+  place(c.eos_offset, uint64_t{4} * kSlots, kPage);
   place(c.local_offset, sizeof(Local), kLine);
   place(c.trace_offset, uint64_t{sizeof(Record)} * c.trace_capacity, kPage);
   place(c.total_bytes, 0, kPage);

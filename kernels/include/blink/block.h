@@ -33,6 +33,7 @@ constexpr uint32_t kSlotWords = kSlots / 64;
   X(uint64_t, trace_offset)         \
   X(uint64_t, report_offset)        \
   X(uint64_t, engine_offset)        \
+  X(uint64_t, eos_offset)           \
   X(uint64_t, local_offset)         \
   X(uint64_t, prompt_area_tokens)   \
   X(uint64_t, output_area_tokens)   \

@@ -13,6 +13,8 @@
 //   void set_bits(uint64_t*, uint64_t)            atomic or, in memory of the block alone
 //   uint64_t bits(const uint64_t*)                one untorn word of such memory
 //   uint64_t now_ns()                             a monotonic clock
+//   uint64_t stop_word(uint64_t now_ns)           the host's stop word, with acquire order; the leader only
+//   void beat(uint64_t now_ns)                    the heartbeat that the host watches; the leader only
 //   void launch(kind, index, sequence)            start a captured graph from the device; the leader only
 //   uint64_t completed()                          sequence number of the last graph that is done, with acquire order
 //   void idle(uint32_t tries)                     nothing was found `tries` times in a row; the leader only

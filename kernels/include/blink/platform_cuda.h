@@ -5,18 +5,22 @@
 #include <cuda_runtime.h>
 
 #include "blink/block.h"
+#include "blink/control.h"
+#include "blink/device_words.h"
 
 namespace blink {
 
-// Executables of the captured graphs by kind and index, two of each: an executable whose completion word was seen may not
-// have retired, and launching it again would be refused, so launches alternate.
-struct CudaGraphs {
-  cudaGraphExec_t *of_kind[2];
+// What the host hands over beside the block. Executables of the captured graphs by kind and index, two of each: an
+// executable whose completion word was seen may not have retired, and launching it again would be refused, so launches
+// alternate.
+struct CudaHost {
+  cudaGraphExec_t *graphs[2];
+  Control *control;
 };
 
 class CudaPlatform {
  public:
-  __device__ CudaPlatform(const Block &block, const CudaGraphs &graphs) : block_(block), graphs_(graphs) {}
+  __device__ CudaPlatform(const Block &block, const CudaHost &host) : block_(block), host_(host) {}
 
   __device__ uint32_t thread() const { return threadIdx.x; }
   __device__ uint32_t threads() const { return blockDim.x; }
@@ -24,55 +28,67 @@ class CudaPlatform {
   __device__ void barrier() { __syncthreads(); }
 
   // System scope: the NIC and the host read and write these words. Relaxed loads are not cached in L1 either.
-  __device__ uint64_t load_relaxed(const uint64_t *word) const {
-    uint64_t value;
-    asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-  }
-  __device__ uint64_t load_acquire(const uint64_t *word) const {
-    uint64_t value;
-    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-  }
-  __device__ void store_relaxed(uint64_t *word, uint64_t value) {
-    asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-  }
-  __device__ void store_release(uint64_t *word, uint64_t value) {
-    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-  }
+  __device__ uint64_t load_relaxed(const uint64_t *word) const { return device_load_relaxed(word); }
+  __device__ uint64_t load_acquire(const uint64_t *word) const { return device_load_acquire(word); }
+  __device__ void store_relaxed(uint64_t *word, uint64_t value) { device_store_relaxed(word, value); }
+  __device__ void store_release(uint64_t *word, uint64_t value) { device_store_release(word, value); }
   __device__ bool compare_and_swap(uint64_t *word, uint64_t expected, uint64_t desired) {
-    uint64_t found;
-    asm volatile("atom.acq_rel.sys.cas.b64 %0, [%1], %2, %3;"
-                 : "=l"(found)
-                 : "l"(word), "l"(expected), "l"(desired)
-                 : "memory");
-    return found == expected;
+    return device_compare_and_swap(word, expected, desired);
   }
   __device__ void set_bits(uint64_t *word, uint64_t bits) {
     atomicOr_block(reinterpret_cast<unsigned long long *>(word), bits);
   }
-  __device__ uint64_t bits(const uint64_t *word) const { return *static_cast<const volatile uint64_t *>(word); }
+  __device__ uint64_t bits(const uint64_t *word) const {
+    return atomicOr_block(reinterpret_cast<unsigned long long *>(const_cast<uint64_t *>(word)), 0ull);
+  }
 
   __device__ uint64_t now_ns() const {
-    uint64_t now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
+    return block_.config().virtual_clock ? block_.state().virtual_now_ns : device_now_ns();
   }
 
   // A launch is per thread, so the leader alone calls this. Inputs must be visible before the graph starts.
   __device__ void launch(uint32_t kind, uint32_t index, uint64_t sequence) {
     __threadfence_system();  // R2 pairs with A2
-    cudaGraphLaunch(graphs_.of_kind[kind][2 * index + (sequence & 1)], cudaStreamGraphFireAndForget);
+    const cudaError_t error =
+        cudaGraphLaunch(host_.graphs[kind][2 * index + (sequence & 1)], cudaStreamGraphFireAndForget);
+    if (error != cudaSuccess) refuse(error, sequence);
   }
   __device__ uint64_t completed() { return load_acquire(&block_.state().completion); }  // A3 pairs with R3
 
+  // A look at the host's memory takes a microsecond, so that the leader looks seldom and remembers.
+  __device__ uint64_t stop_word(uint64_t now_ns) {
+    if (block_.config().virtual_clock) return 0;
+    if (now_ns - looked_ns_ >= kLookNs) {
+      looked_ns_ = now_ns;
+      stop_ = load_acquire(&host_.control->stop);  // A7 pairs with R7
+    }
+    return stop_;
+  }
+
+  // A store into the host's memory delays the next fence: seldom, too.
+  __device__ void beat(uint64_t now_ns) {
+    if (now_ns - beaten_ns_ < kBeatNs) return;
+    beaten_ns_ = now_ns;
+    store_relaxed(&block_.header()->heartbeat, now_ns);
+    store_relaxed(&host_.control->heartbeat, now_ns);
+  }
+
   __device__ void idle(uint32_t) {}
-  __device__ bool alive() { return true; }  // the host's watchdog writes the stop word, there is no process to look at
+  __device__ bool alive() { return true; }  // the host's watchdog sets the stop word; there is no process to look at
   __device__ void linger() { __nanosleep(200000); }
 
  private:
+  // A refused launch never completes, so the watchdog will end its requests; the host reads why.
+  __device__ void refuse(cudaError_t error, uint64_t sequence) {
+    if (device_load_relaxed(&host_.control->error)) return;
+    store_relaxed(&host_.control->error_launch, sequence);
+    store_release(&host_.control->error, static_cast<uint64_t>(error));
+  }
+
+  static constexpr uint64_t kLookNs = 100000, kBeatNs = 1000000;
   const Block block_;
-  const CudaGraphs graphs_;
+  const CudaHost host_;
+  uint64_t looked_ns_ = 0, beaten_ns_ = 0, stop_ = 0;
 };
 
 }  // namespace blink

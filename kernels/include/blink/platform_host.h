@@ -158,6 +158,9 @@ class HostPlatform {
   uint64_t now_ns() const {
     return team_.block.config().virtual_clock ? team_.block.state().virtual_now_ns : monotonic_ns();
   }
+  uint64_t stop_word(uint64_t) const { return load_acquire(&team_.block.header()->stop); }  // A7 pairs with R7
+  void beat(uint64_t now_ns) { store_relaxed(&team_.block.header()->heartbeat, now_ns); }
+
   void launch(uint32_t, uint32_t, uint64_t sequence) { team_.engine.launch(sequence, now_ns()); }
   uint64_t completed() { return team_.engine.completed(now_ns()); }
 

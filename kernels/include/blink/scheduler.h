@@ -123,9 +123,9 @@ class Scheduler {
     }
     local.scanned = 0;
     ++state.iterations;
-    local.decision = stopped() ? Decision{Action::STOP, 0, Blocked::NOT} : decision();
     const uint64_t now_ns = p.now_ns();
-    p.store_relaxed(&c_.block.header()->heartbeat, now_ns);
+    local.decision = stopped(now_ns) ? Decision{Action::STOP, 0, Blocked::NOT} : decision();
+    p.beat(now_ns);
     account(c_, local.idle_tries ? Busy::IDLE : Busy::LOOP, now_ns);
     local.blocked_before = local.decision.blocked;
     if (local.decision.action != Action::IDLE) local.idle_tries = 0;
@@ -158,9 +158,9 @@ class Scheduler {
     return {c_.local.batch_count + c_.block.state().free_place_count, config.prefill_batch_max, config.block_tokens, config.window};
   }
 
-  BLINK_DEVICE bool stopped() {
+  BLINK_DEVICE bool stopped(uint64_t now_ns) {
     P &p = c_.platform;
-    const Stop stop = static_cast<Stop>(p.load_acquire(&c_.block.header()->stop));  // A7 pairs with R7
+    const Stop stop = static_cast<Stop>(p.stop_word(now_ns));  // A7 pairs with R7
     const bool abandoned = stop == Stop::ABORT || !p.alive();
     if (abandoned) abort_all(c_);
     return abandoned || (stop == Stop::DRAIN && !c_.local.batch_count && !c_.local.waiting_count);

@@ -13,7 +13,7 @@ BLINK_DEVICE Outcome watch(const Context<P> &c) {
   const State &state = c.block.state();
   if (p.completed() >= state.graph_sequence) return Outcome::DONE;  // numbers are compared, no flag is ever reset
   const uint64_t now_ns = p.now_ns(), timeout_ns = c.block.config().graph_timeout_ns;
-  p.store_relaxed(&c.block.header()->heartbeat, now_ns);
+  p.beat(now_ns);
   if (timeout_ns && now_ns - c.local.launched_ns > timeout_ns) return Outcome::OVERDUE;
   return p.alive() ? Outcome::RUNNING : Outcome::ABANDONED;
 }
