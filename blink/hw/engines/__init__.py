@@ -1,0 +1,1 @@
+"""Engines: what computes a step's tokens, as captured CUDA graphs over fixed buffers."""
