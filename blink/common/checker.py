@@ -70,8 +70,8 @@ def check_trace(source: Trace | Path | str, *, bulk: bool = True, violations_max
     stuck = [] if findings or incomplete or footer is None or not footer.complete else _left_over(replay)
     code, reason = _judge(findings, incomplete, stuck, footer)
     counts = _counts(fetch, order, replay, footer)
-    found = tuple(findings or stuck[:violations_max])
-    return Verdict(code, reason, found, counts, coverage_of(fetch), _unjudged(header, counts))
+    shown = tuple(findings or stuck[:violations_max])
+    return Verdict(code, reason, shown, counts, coverage_of(fetch), _unjudged(header, counts))
 
 
 def _open(source: Trace | Path | str) -> tuple[TraceHeader, TraceFooter | None, Fetch]:

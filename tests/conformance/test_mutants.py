@@ -17,7 +17,7 @@ from tests.shared import ROOT
 
 CAUGHT = [
     ("claim-without-cas", Level.LEGAL, "small", "I4: native: in"),
-    ("count-before-token", Level.LEGAL, "small", "I7: native:"),
+    ("count-before-token", Level.LEGAL, "small", "native: I7:"),
     ("cancel-seen-and-ignored", Level.LEGAL, "cancels", "native: I10:"),
     ("cancel-seen-and-ignored", Level.LOCKSTEP, "small", "differ"),
     ("relaunch-adopts-nothing", Level.LEGAL, "small", "native: I10:"),
@@ -27,7 +27,7 @@ CAUGHT = [
     ("never-resume", Level.LOCKSTEP, "small", "differ"),
     ("never-resume", Level.REPLAY, "small", "step"),
     ("no-capacity-guard", Level.LOCKSTEP, "small", "differ"),
-    ("kv-blocks-returned-at-claim", Level.LEGAL, "small", "I7: native:"),
+    ("kv-blocks-returned-at-claim", Level.LEGAL, "small", "native: I7:"),
     ("kv-blocks-returned-at-claim", Level.LOCKSTEP, "small", "claims and KV blocks of sim and native differ"),
 ]
 """Mutant, the level that catches it, the scenario, and what the first difference says."""

@@ -17,12 +17,16 @@ from blink.cli import main
 from blink.common.checker import check_trace
 from blink.common.errors import InputError
 from blink.common.metrics import assert_ttft_parts
+from blink.common.ranges import RANGE_NOTE
 from blink.common.results import Outcome, RunResult
 from blink.common.states import SlotStatus
+from blink.common.trace import read_trace
 from blink.hw.native import run as run_module
 from blink.hw.native.instance import Instance
 from blink.hw.native.library import load_library
 from blink.hw.native.process import SchedulerProcess, Stop
+from blink.sim.run import simulate
+from blink.workload.build import build_load
 from tests.hw.native_help import needs_compiler, outcomes, scenario_of, serve_scenario, small_settings
 from tests.shared import ROOT, shared_path
 
@@ -44,6 +48,38 @@ def test_smoke(tmp_path: Path) -> None:
     assert result.scheduler.prefill_launches > 0
     assert (result.requests["ttft_ns"] > 0).all()
     assert (result.requests["output_tokens"] <= result.requests["output_tokens_max"]).all()
+
+
+def test_a_run_says_where_it_stretched_the_profile_as_a_simulated_run_does(tmp_path: Path) -> None:
+    """Which constants were stretched is the same; how far depends on when requests met."""
+    few = scenario_of(workload={"requests": 6, "lengths": {"kind": "fixed", "prompt_tokens": 33, "output_tokens": 4}})
+
+    def stretched(result: RunResult) -> list[str]:
+        notes = [note for note in result.notes if note.startswith(RANGE_NOTE)]
+        return [note.split(" in the run, ")[1] for note in notes]
+
+    scenario, requests = build_load(few)
+    expected = stretched(simulate(scenario, requests))
+    assert expected
+    assert stretched(serve_scenario(few, tmp_path / "trace.ndjson", time_scale=0.01)) == expected
+    assert stretched(serve_scenario(few, tmp_path / "trace.ndjson")) == [], "without durations nothing is stretched"
+
+
+@pytest.mark.parametrize("token_reads", ["each", "ranges"])
+def test_a_trace_has_evidence_of_wrong_tokens(token_reads: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.ndjson"
+    scenario = scenario_of(trace={"token_reads": token_reads})
+    serve_scenario(scenario, path)
+    verdict = check_trace(path)
+    assert verdict.code == 0
+    assert len(verdict.unjudged) == 2
+    flags = ("-O0", "-DBLINK_MUTANT_COUNT_BEFORE_TOKEN")
+    wrong = serve_scenario(scenario, path, flags=flags).counters["wrong_tokens"]
+    trace = read_trace(path)
+    counted = trace.columns["wrong_count"]
+    assert int(counted[counted > 0].sum()) == wrong > 0
+    verdict = check_trace(path)
+    assert (verdict.code, verdict.violations[0].invariant) == (2, "I7")
 
 
 def test_a_window_of_three_relaunches_all_the_time(tmp_path: Path) -> None:

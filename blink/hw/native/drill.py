@@ -27,6 +27,7 @@ from blink.common.results import Outcome
 from blink.common.states import SLOT_COUNT
 from blink.common.trace import Ints, TraceHeader, open_writer
 from blink.hw.native.clients import RealClients
+from blink.hw.native.driver import EVIDENCE
 from blink.hw.native.frontend_child import Setup
 from blink.hw.native.frontend_process import FrontendProcess
 from blink.hw.native.instance import Instance, Records
@@ -263,8 +264,9 @@ class _NativeDrill:
             configuration=self._case.scenario.resolved(),
             clock=MONOTONIC_CLOCK,
             token_reads="each",
+            evidence=EVIDENCE,
         )
-        return Recorder(open_writer(trace, header), reads_each=True, initial_rows=1 << 12)
+        return Recorder(open_writer(trace, header), reads_each=True, initial_rows=1 << 12, evidence=EVIDENCE)
 
     def _start_frontend(self, ring: _Ring, *, recover: bool, die_at: int = -1) -> None:
         """The one that stands by, if there is one; another takes its place if the plan will want it."""

@@ -22,6 +22,9 @@ from blink.frontend.token_reader import News, TokenReader
 from blink.hw.native.instance import Instance
 from blink.hw.native.tokens import prompt_of, sampled, seed_of
 
+EVIDENCE = ("wrong_count",)
+"""Columns of events.EVIDENCE that this frontend fills."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -73,6 +76,7 @@ class Frontend:
         self._slot_eos = np.zeros(SLOT_COUNT, np.int64)
         self._last_token_ns = np.zeros(SLOT_COUNT, np.int64)
         self._ranged = np.zeros(SLOT_COUNT, np.int64)  # tokens of a slot that tokens_read rows have named
+        self._wrong = np.zeros(SLOT_COUNT, np.int64)  # tokens that were wrong since the last such row
         self._by_slot: dict[int, Request] = {}
         self._by_life: dict[tuple[int, int], Request] = {}
         self._gaps: list[I64] = []
@@ -127,7 +131,7 @@ class Frontend:
         self._by_slot[slot] = self._by_life[slot, request.generation] = request
         self._slot_seed[slot] = self._seeds.pop(submission.request_id)
         self._slot_eos[slot] = request.eos_at
-        self._ranged[slot] = 0
+        self._ranged[slot] = self._wrong[slot] = 0
         self._instance.set_eos(slot, request.eos_at)
         self._reader.watch(slot, request.generation)
         return request
@@ -222,7 +226,10 @@ class Frontend:
         first = np.repeat(np.cumsum(count) - count, count)
         index = np.repeat(news.token_from, count) + np.arange(tokens.size) - first
         expected = sampled(self._slot_seed[slots], index, self._slot_eos[slots])
-        self.counters.wrong_tokens += int(np.count_nonzero(tokens != expected))
+        wrong = slots[tokens != expected]
+        if wrong.size:
+            self.counters.wrong_tokens += wrong.size
+            np.add.at(self._wrong, wrong, 1)
 
     def _hand_over(self, news: News, count: I64, read_ns: int) -> None:
         slots, urgent = news.slots, news.urgent_count
@@ -290,9 +297,12 @@ class Frontend:
         start = int(self._ranged[request.slot])
         if self._rec and token_count > start:
             self._ranged[request.slot] = token_count
+            more = {"wrong_count": int(self._wrong[request.slot])} if "wrong_count" in self._rec.evidence else {}
+            self._wrong[request.slot] = 0
             self._rec.reader.add(
                 event=Event.TOKENS_READ, t_ns=read_ns, slot=request.slot, generation=request.generation,
                 epoch=self._epoch % 256, request_id=request.request_id, token_from=start, token_count=token_count,
+                **more,
             )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from blink.common.trace import Ints, TraceFooter
 from blink.frontend.operations import Region, Write
 from blink.frontend.recovery import HeartbeatWatch, Left, Recovery
 from blink.frontend.token_reader import News
-from blink.hw.native.driver import Frontend, nap
+from blink.hw.native.driver import EVIDENCE, Frontend, nap
 from blink.hw.native.instance import Instance
 from blink.hw.native.library import Library
 from blink.hw.native.link import Link, Message
@@ -255,7 +255,7 @@ class Child:
         epoch = self._instance.header_epoch
         if setup.recover:
             self._instance.settings = replace(setup.settings, frontend_epoch=epoch + 1)
-        recorder = Recorder(RowSender(link), reads_each=True, initial_rows=1 << 10)
+        recorder = Recorder(RowSender(link), reads_each=True, initial_rows=1 << 10, evidence=EVIDENCE)
         recorder.submitter = recorder.reader
         self._link, self._frontend = link, ServingFrontend(setup, self._instance, link, recorder)
         self._watch = HeartbeatWatch(setup.ring_dead_after_ns)

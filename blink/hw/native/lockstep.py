@@ -103,6 +103,10 @@ class LockStep:
         """Requests that hold a slot."""
         return self.frontend.in_ring_count
 
+    def asked(self, *, whole: bool) -> dict[str, tuple[int, int]]:
+        """What the graphs so far asked of a step model (`Asked.observed`)."""
+        return self._records.asked.observed(whole=whole)
+
     def apply(self, operations: Sequence[Operation]) -> None:
         """Write these into the ring now: the arrivals in one burst, in order, then the cancels, in order."""
         for operation in operations:

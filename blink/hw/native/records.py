@@ -21,6 +21,7 @@ from blink.common.layout import (
 from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.results import I64
+from blink.hw.native.asked import Asked
 from blink.hw.native.instance import Records
 
 Columns = dict[str, I64]
@@ -42,12 +43,14 @@ class RecordReader:
         self._instance = 0
         self._prefilled_ns = NOTHING  # end of the last prefill
         self.last_ns = 0  # time of the last record
+        self.asked = Asked(request_of)
 
     def take(self, records: Records) -> Columns:
         """Take in drained records, at least one: rows of the trace (which it returns) and times of requests."""
         columns = self._columns(records)
         self.last_ns = int(columns["t_ns"][-1])
         self._tell_requests(columns)
+        self.asked.take(columns)
         if self._recorder:
             stream = self._recorder.gpu
             rows = stream.reserve(records.size)

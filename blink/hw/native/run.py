@@ -14,13 +14,14 @@ import numpy as np
 from blink.common.config import Scenario
 from blink.common.errors import InputError
 from blink.common.layout import layout_hash
+from blink.common.ranges import range_notes
 from blink.common.recorder import Recorder
 from blink.common.request import Request, request_table
 from blink.common.results import Outcome, RunResult, SchedulerCounters
 from blink.common.states import SLOT_COUNT
 from blink.common.trace import TraceHeader, open_writer
 from blink.hw.native.clients import RealClients
-from blink.hw.native.driver import Frontend, nap
+from blink.hw.native.driver import EVIDENCE, Frontend, nap
 from blink.hw.native.instance import Instance
 from blink.hw.native.library import load_library
 from blink.hw.native.process import SchedulerProcess, Stop, default_threads
@@ -81,6 +82,8 @@ def serve(
             run.go(process, progress, stop)
         finally:
             process.kill()
+        if time_scale:  # else no duration of the model was used
+            notes += range_notes(plant.step.range_violations(run.observed()))
         result = run.result(load_notes(scenario, requests) + notes)
         run.close_trace()
     except BaseException:
@@ -229,6 +232,11 @@ class NativeRun:
 
     # --- what comes of it ---
 
+    def observed(self) -> dict[str, tuple[int, int]]:
+        """What was asked of the step model. Call after `go`."""
+        whole = not self._lost and not self._instance.state()["trace_dropped"]
+        return self._records.asked.observed(whole=whole)
+
     def result(self, notes: list[str]) -> RunResult:
         """Columns and counters of the run. Call after `go`."""
         table = request_table(self._rows)
@@ -297,5 +305,7 @@ def _recorder(scenario: Scenario, load: Requests, trace_path: Path | None) -> Re
         configuration=resolved,
         clock=MONOTONIC_CLOCK,
         token_reads=scenario.trace.token_reads,
+        evidence=EVIDENCE,
     )
-    return Recorder(open_writer(trace_path, header), reads_each=scenario.trace.token_reads == "each")
+    writer = open_writer(trace_path, header)
+    return Recorder(writer, reads_each=scenario.trace.token_reads == "each", evidence=EVIDENCE)
