@@ -33,6 +33,7 @@ PROFILE_KINDS = (
     "host",
     "operation",
     "interferer",
+    "colocation",
     "power",
     "price",
 )

@@ -12,6 +12,7 @@ from blink.perf.dpu import DpuProfile
 from blink.perf.energy import PowerProfile, PriceProfile
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
+from blink.perf.host.colocation import Colocation
 from blink.perf.host.interference import InterfererProfile
 from blink.perf.host.operation import OpCharacter
 from blink.perf.host.profile import HostProfile
@@ -34,6 +35,7 @@ TYPED = {
     "host": HostProfile,
     "operation": OpCharacter,
     "interferer": InterfererProfile,
+    "colocation": Colocation,
     "power": PowerProfile,
     "price": PriceProfile,
 }

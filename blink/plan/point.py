@@ -1,0 +1,171 @@
+"""Points: many scenarios run at once, each a whole run whose summary is kept. Order and bytes do not depend on how."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blink.common.config import Scenario
+from blink.common.errors import InputError
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+
+Key = tuple[tuple[str, Any], ...]
+"""What a point differs in from the others, as (name, value) pairs."""
+
+Progress = Callable[[int, int], None]
+"""Called with (points that are done, points in all)."""
+
+POLL_S = 0.25
+"""How often the parent looks whether it was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run to make."""
+
+    key: Key
+    scenario: Scenario
+
+    @property
+    def label(self) -> str:
+        """The key in words."""
+        return ", ".join(f"{name} {value}" for name, value in self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class PointResult:
+    """A run that went to its end; `summary` is what summary.json would hold."""
+
+    key: Key
+    summary: dict[str, Any]
+
+
+Work = Future["PointResult | None"]
+
+
+def run_points(
+    points: Sequence[Point],
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> list[PointResult]:
+    """Simulate every point, in `workers` processes (default: one a CPU core), and return them in the order given.
+
+    The same points give the same results for any number of workers. Once `stop()` is true the runs under way are ended
+    and left out: fewer results than points mean that it was stopped.
+
+    Raises InputError that names the first point that cannot run, and what is wrong with it.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers = {workers}: must be at least 1")
+    count = min(workers or os.cpu_count() or 1, len(points))
+    if count <= 1:
+        return _run_here(points, progress, stop)
+    return _run_in_processes(points, count, progress, stop)
+
+
+def run_point(point: Point, stop: Callable[[], bool] | None = None) -> PointResult | None:
+    """Simulate one point here; None if it was stopped before its end. InputError names the point."""
+    from blink.common.summary import summarize
+    from blink.sim.run import simulate
+    from blink.workload.build import build_load
+
+    try:
+        scenario, requests = build_load(point.scenario)
+        result = simulate(scenario, requests, stop=stop)
+    except InputError as error:
+        raise InputError(f"{point.label}: {error}") from None
+    return None if result.partial else PointResult(point.key, summarize(result))
+
+
+def _run_here(points: Sequence[Point], progress: Progress | None, stop: Callable[[], bool] | None) -> list[PointResult]:
+    results: list[PointResult] = []
+    for point in points:
+        result = None if stop and stop() else run_point(point, stop)
+        if result is None:
+            break
+        results.append(result)
+        if progress:
+            progress(len(results), len(points))
+    return results
+
+
+def _run_in_processes(
+    points: Sequence[Point], count: int, progress: Progress | None, stop: Callable[[], bool] | None
+) -> list[PointResult]:
+    # A fresh interpreter a worker: a forked one would inherit whatever threads and locks its parent holds just then.
+    context = multiprocessing.get_context("spawn")
+    stopped = context.Event()
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(stopped,)) as pool:
+        try:
+            futures = [pool.submit(_work, point) for point in points]
+            _await(futures, stopped, progress, stop)
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return _gather(points, futures)
+
+
+def _await(futures: Sequence[Work], stopped: Event, progress: Progress | None, stop: Callable[[], bool] | None) -> None:
+    """Until all are done. Once one fails, those behind it are not begun; those before it are, and may fail first."""
+    done, waiting = 0, set(futures)
+    place = {future: index for index, future in enumerate(futures)}
+    while waiting:
+        ended, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
+        if stop and stop() and not stopped.is_set():
+            stopped.set()
+            _cancel(futures)
+        for future in ended:
+            if future.cancelled():
+                continue
+            if future.exception() is not None:
+                _cancel(futures[place[future] :])
+            elif future.result() is not None:
+                done += 1
+                if progress:
+                    progress(done, len(futures))
+
+
+def _cancel(futures: Sequence[Work]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+def _gather(points: Sequence[Point], futures: Sequence[Work]) -> list[PointResult]:
+    """The results in order. The failure of the first point that failed is the one that is raised."""
+    results = []
+    for point, future in zip(points, futures, strict=True):
+        try:
+            result = future.result()
+        except CancelledError:
+            continue
+        except BrokenProcessPool:
+            raise InputError(f"{point.label}: its process ended, as for want of memory: try fewer workers") from None
+        if result is not None:
+            results.append(result)
+    return results
+
+
+_stop: Event | None = None
+
+
+def _begin(stop: Event) -> None:
+    """In a worker: Ctrl-C reaches all processes of a terminal, but the parent alone decides what it means."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _work(point: Point) -> PointResult | None:
+    assert _stop is not None
+    return None if _stop.is_set() else run_point(point, _stop.is_set)
