@@ -64,6 +64,9 @@ class Drill:
     def _judge_life(self, life: Life, where: str, *, last: bool) -> list[str]:
         verdict = check_trace(life.trace)
         self.coverage.append(verdict.coverage)
+        for status in (SlotStatus.BAD_DESCRIPTOR, SlotStatus.TIME_LIMIT):
+            name = f"requests ended as {status.label}"
+            self.counts[name] = self.counts.get(name, 0) + verdict.coverage["statuses"][status.label]
         found = []
         if verdict.code != CONFORMS:
             found.append(f"trace of {where}: {verdict.name}: {verdict.reason}")

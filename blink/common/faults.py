@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from blink.common.layout import CRC_COVERS_BYTES
+
 
 class FaultKind(Enum):
     """What can be done to a run. The value is what a report calls it."""
@@ -16,6 +18,8 @@ class FaultKind(Enum):
     SLOW_GRAPHS = "slow graphs"
     STUCK_GRAPH = "stuck graph"
     CANCEL_STORM = "cancel storm"
+    BAD_DESCRIPTOR = "bad descriptor"
+    TIME_LIMIT = "time limit"
 
     @property
     def ends_the_ring(self) -> bool:
@@ -38,7 +42,8 @@ class Fault:
     `duration_ns`: of a frontend crash, until it is started again; of reads and slow graphs, how long that goes on.
     `size`: of a frontend crash, per cent of that time in which WRITEs still land (the old connection is destroyed
     then); of stale and reordered reads, the longest delay of a READ in microseconds; of slow graphs, how many times as
-    long they take; of a cancel storm, per cent of the clients that hang up.
+    long they take; of a cancel storm, per cent of the clients that hang up; of a bad descriptor, the bit that flips; of
+    a time limit, microseconds that a claimed request may live.
     """
 
     at_ns: int
@@ -60,12 +65,25 @@ class Fault:
             FaultKind.SLOW_GRAPHS: f"for {lasts}, graphs take {self.size} times as long",
             FaultKind.STUCK_GRAPH: "the next graph never ends",
             FaultKind.CANCEL_STORM: f"{self.size} % of the clients hang up at once",
+            FaultKind.BAD_DESCRIPTOR: f"bit {self.size} of the next descriptor flips on its way",
+            FaultKind.TIME_LIMIT: f"for {lasts}, requests are ended {self.size} us after their claim",
         }
         return f"{at}  {self.kind.value:<16} {what[self.kind]}"
 
 
 FaultPlan = tuple[Fault, ...]
 """In the order of time."""
+
+
+DESCRIPTOR_BITS = 8 * (CRC_COVERS_BYTES + 4)
+"""Of a descriptor, those that its checksum guards, and the checksum's own."""
+
+
+def with_bit_flipped(data: bytes, bit: int) -> bytes:
+    """The bytes with one bit that is another one; bit 0 is the lowest of the first byte."""
+    flipped = bytearray(data)
+    flipped[bit // 8] ^= 1 << bit % 8
+    return bytes(flipped)
 
 
 class FaultCounts:

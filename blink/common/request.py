@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,15 @@ class Request:
         self.output_tokens = token_count
         if token_count:
             self.last_token_ns = last_token_ns
+
+
+def tenant_of(requests: Iterable[Request], slot: int, generation: int) -> int:
+    """request_id of the request that was last put into a generation of a slot, -1 if none was.
+
+    What an onlooker knows where the descriptor in the ring is not to be trusted.
+    """
+    found = [row for row in requests if row.slot == slot and row.generation == generation]
+    return max(found, key=lambda row: row.assigned_ns).request_id if found else UNKNOWN
 
 
 _POINTS = (

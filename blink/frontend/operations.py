@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from blink.common.layout import DESCRIPTOR_STRIDE_BYTES
+
 
 class Region(Enum):
     """The registered memory that an operation addresses."""
@@ -26,6 +28,11 @@ class Write(NamedTuple):
     offset_bytes: int
     size_bytes: int
     data: bytes | None = None
+
+    @property
+    def holds_descriptors(self) -> bool:
+        """Whether whole descriptors are written, and not a cancel word alone."""
+        return self.region is Region.DESCRIPTOR and self.size_bytes >= DESCRIPTOR_STRIDE_BYTES
 
 
 TOKEN_BYTES = 4

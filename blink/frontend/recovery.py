@@ -20,6 +20,7 @@ from blink.common.layout import (
     descriptor_is_whole,
     unpack_descriptor,
 )
+from blink.common.request import UNKNOWN
 from blink.common.states import SlotState
 from blink.frontend.operations import Region, Write
 from blink.frontend.prompt_area import PromptArea
@@ -28,7 +29,10 @@ from blink.frontend.slot_tracker import SlotTracker
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A slot that the old frontend left behind. `prompt_offset` is None where nobody can read its prompt."""
+    """A slot that the old frontend left behind.
+
+    Where its descriptor is not whole, `request_id` is -1, and `prompt_offset` None: nobody can read its prompt.
+    """
 
     slot: int
     generation: int
@@ -119,8 +123,9 @@ def _left(slot: int, generation: int, state: SlotState, descriptors: Buffer) -> 
     """A descriptor that is not whole is never claimed, so nobody reads the prompt that it may name."""
     offset = slot * DESCRIPTOR_STRIDE_BYTES
     descriptor = unpack_descriptor(descriptors, offset)
-    whole = descriptor_is_whole(descriptors, offset)
-    return Left(slot, generation, descriptor.request_id, state, descriptor.prompt_offset if whole else None)
+    if not descriptor_is_whole(descriptors, offset):
+        return Left(slot, generation, UNKNOWN, state, None)
+    return Left(slot, generation, descriptor.request_id, state, descriptor.prompt_offset)
 
 
 class HeartbeatWatch:

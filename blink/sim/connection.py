@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from blink.frontend.operations import Write
 from blink.sim.clock import Clock, at
 
 
@@ -21,6 +22,7 @@ class Connection:
         self.late_count = 0  # postings that arrived after the frontend had died
         self.lost_count = 0  # ... that never arrived
         self.on_post: Callable[[int], None] = lambda arrived_ns: None
+        self.carry: Callable[[Write], Write] = lambda write: write  # what arrives of what is posted
 
     def deliver(self, posted_ns: int, arrived_ns: int, land: Callable[[], None]) -> None:
         """Let a WRITE that is posted at one time take effect at another, unless it is lost."""

@@ -188,7 +188,7 @@ class Dpu:
         for write in writes:
             posted_ns += self._profile.verb_post_ns
             arrived_ns = self._to_gpu.send(posted_ns, write.size_bytes)
-            before.append(write)
+            before.append(self._connection.carry(write))
             if write.region is Region.STATUS:
                 self._arrive(before, posted_ns, arrived_ns)
                 before = []

@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 
 from blink.common.drill import Drill, Life
 from blink.common.events import Event
-from blink.common.faults import Fault, FaultCounts, FaultKind, Moment
+from blink.common.faults import Fault, FaultCounts, FaultKind, Moment, with_bit_flipped
 from blink.common.layout import (
     DESCRIPTOR_ARRAY_BYTES,
     EPOCH_MODULUS,
@@ -24,11 +24,12 @@ from blink.common.layout import (
 )
 from blink.common.ledger import Ledger
 from blink.common.recorder import Recorder
-from blink.common.request import Request
+from blink.common.request import UNKNOWN, Request, tenant_of
 from blink.common.results import Outcome
 from blink.common.ring import Ring
 from blink.common.states import SLOT_COUNT
 from blink.common.trace import VIRTUAL_CLOCK, TraceHeader, open_writer
+from blink.frontend.operations import Write
 from blink.frontend.prompt_area import PromptArea
 from blink.frontend.recovery import HeartbeatWatch, Left, Recovery
 from blink.frontend.request_tracker import RequestTracker
@@ -117,6 +118,7 @@ class _SimDrill:
         self._life: _RingLife | None = None
         self._frontend: _Frontend | None = None
         self._armed: Fault | None = None  # a frontend crash that waits for the next posting
+        self._damage: Fault | None = None  # waits for the next descriptor
 
     def run(self, stop: Callable[[], bool] | None) -> Drill:
         """Everything until nothing is left to happen; then the last ring is closed."""
@@ -208,6 +210,7 @@ class _SimDrill:
             env, connection, slots, prompts, dpu, reader, HeartbeatWatch(RING_DEAD_AFTER_NS), started=False
         )  # fmt: skip
         connection.on_post = partial(self._posted, frontend)
+        connection.carry = self._carried
         reader.completed = self._over
         reader.look = partial(self._look, life, frontend)
         reader.idle = partial(self._idle, life, frontend)
@@ -291,6 +294,12 @@ class _SimDrill:
         elif fault.kind is FaultKind.SLOW_GRAPHS:
             self._counts.happened(fault.kind)
             life.times.slow_down(fault)
+        elif fault.kind is FaultKind.BAD_DESCRIPTOR:
+            self._damage = fault
+        elif fault.kind is FaultKind.TIME_LIMIT:
+            self._counts.happened(fault.kind)
+            life.gpu.set_time_limit(1_000 * fault.size)
+            at(self._env, self._env.now + fault.duration_ns, partial(life.gpu.set_time_limit, 0))
         else:
             self._counts.happened(fault.kind)
             self._trouble.begin(fault)
@@ -302,6 +311,15 @@ class _SimDrill:
             self._counts.add("requests cancelled by a storm")
             self._hang_up(request)
             self._clients.ended(request, self._env.now)
+
+    def _carried(self, write: Write) -> Write:
+        """A descriptor that is due to be damaged on its way is."""
+        fault = self._damage
+        if fault is None or write.data is None or not write.holds_descriptors:
+            return write
+        self._damage = None
+        self._counts.happened(fault.kind)
+        return write._replace(data=with_bit_flipped(write.data, fault.size))
 
     def _posted(self, frontend: _Frontend, arrived_ns: int) -> None:
         """WRITEs are under way until then: a crash that waits for that happens meanwhile."""
@@ -387,9 +405,12 @@ class _SimDrill:
         writes = []
         for left in found:
             writes.append(recovery.recycle(left.slot))
+            request_id = left.request_id
+            if request_id == UNKNOWN:
+                request_id = tenant_of(self._rows, left.slot, left.generation)
             life.recorder.move(
                 life.recorder.reader, Event.RECYCLE, self._env.now, left.slot, frontend.slots.generation(left.slot),
-                recovery.epoch % EPOCH_MODULUS, left.request_id, 0,
+                recovery.epoch % EPOCH_MODULUS, request_id, 0,
             )  # fmt: skip
         self._counts.add("slots recovered", len(found))
         if writes:
@@ -428,10 +449,11 @@ class _SimDrill:
 
     def _heal(self) -> None:
         """The faults are over. What nobody has noticed, because nobody waited, is put right by whoever operates it."""
-        life, frontend, self._armed = self._life, self._frontend, None
+        life, frontend, self._armed, self._damage = self._life, self._frontend, None, None
         if life is None:
             return
         life.times.stick(False)
+        life.gpu.set_time_limit(0)
         if not life.clock.alive and (frontend is None or not frontend.reader.expects):
             self._retire(life, "the scheduler is gone", drained=False)
         elif life.gpu.failed and frontend is not None and not frontend.reader.expects:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import simpy
 
@@ -25,7 +25,7 @@ from blink.common.layout import (
 )
 from blink.common.policy import Action, Blocked, Decision, GraphShape, GraphTable, Pending
 from blink.common.recorder import Recorder
-from blink.common.request import Request
+from blink.common.request import Request, tenant_of
 from blink.common.results import SchedulerCounters
 from blink.common.ring import Ring
 from blink.common.states import SlotState, SlotStatus
@@ -137,6 +137,10 @@ class Gpu:
                 del column[keep:]
             self._alarm.ring(segment.stored[-1])
 
+    def set_time_limit(self, time_limit_ns: int) -> None:
+        """From the next boundary on; 0 is none. Only for a scheduler that goes step by step: it has planned nothing."""
+        self._settings = replace(self._settings, time_limit_ns=time_limit_ns)
+
     # --- the loop ---
 
     def run(self) -> Process:
@@ -232,7 +236,8 @@ class Gpu:
         """A new prompt joins the line, unless it cannot be claimed."""
         descriptor = self._ring.descriptor(slot)
         if not self._ring.descriptor_is_whole(slot) or descriptor.generation != self._generation(slot):
-            rejected[slot] = -1, SlotStatus.BAD_DESCRIPTOR
+            request_id = tenant_of(self._requests.values(), slot, self._generation(slot))
+            rejected[slot] = request_id, SlotStatus.BAD_DESCRIPTOR
             return
         pending = Pending(descriptor.request_id, slot, descriptor.prompt_tokens, descriptor.output_tokens_max)
         if self._ring.cancelled_generation(slot) == descriptor.generation:

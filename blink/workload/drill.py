@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from blink.common.config import Scenario, parse_scenario
-from blink.common.faults import Fault, FaultKind, FaultPlan, Moment
+from blink.common.faults import DESCRIPTOR_BITS, Fault, FaultKind, FaultPlan, Moment
 from blink.common.results import I64
 from blink.common.states import SLOT_COUNT
 from blink.workload.build import NEVER_NS
@@ -38,6 +38,8 @@ class Shape(Enum):
 
 
 _WEIGHTS = {Shape.STEADY: 0.35, Shape.BURSTS: 0.3, Shape.KV: 0.25, Shape.SLOTS: 0.1}
+_MORE_CHANCE = 0.3
+"""Of each of the kinds that have a stream of their own, so that the plans drawn before them stay what they were."""
 _KINDS = {
     FaultKind.FRONTEND_CRASH: 0.32,
     FaultKind.SCHEDULER_CRASH: 0.07,
@@ -93,7 +95,7 @@ def draw_case(seed: int, span_ns: int, shapes: tuple[Shape, ...] = tuple(Shape))
         patience_ns=patience,
         probes=frozenset(range(sent, len(load))),
         kv_block_count=kv_block_count,
-        plan=draw_plan(rng, span_ns),
+        plan=merged(draw_plan(rng, span_ns), draw_more(generator(seed, Stream.MORE_FAULTS), span_ns)),
         text=text,
     )
 
@@ -108,12 +110,33 @@ def draw_plan(rng: np.random.Generator, span_ns: int) -> FaultPlan:
         if kind.ends_the_ring and sum(other.kind.ends_the_ring for other in faults) == RING_ENDS_MAX:
             continue
         faults.append(fault)
-    return tuple(sorted(faults, key=lambda fault: fault.at_ns))
+    return merged(tuple(faults))
+
+
+def draw_more(rng: np.random.Generator, span_ns: int) -> FaultPlan:
+    """Perhaps a descriptor that is damaged on its way, perhaps a time limit for a while."""
+    bad = Fault(_moment_ns(rng, span_ns), FaultKind.BAD_DESCRIPTOR, size=int(rng.integers(DESCRIPTOR_BITS)))
+    limit = Fault(
+        _moment_ns(rng, span_ns), FaultKind.TIME_LIMIT, _window_ns(rng, span_ns), int(rng.integers(100, 5_000))
+    )
+    return tuple(fault for fault in (bad, limit) if rng.random() < _MORE_CHANCE)
+
+
+def merged(*plans: FaultPlan) -> FaultPlan:
+    """All faults in the order of time."""
+    return tuple(sorted((fault for plan in plans for fault in plan), key=lambda fault: fault.at_ns))
+
+
+def _moment_ns(rng: np.random.Generator, span_ns: int) -> int:
+    return int(rng.uniform(0.02, 0.9) * span_ns)
+
+
+def _window_ns(rng: np.random.Generator, span_ns: int) -> int:
+    return int(rng.uniform(0.05, 0.3) * span_ns)
 
 
 def _fault(rng: np.random.Generator, kind: FaultKind, span_ns: int) -> Fault:
-    at_ns = int(rng.uniform(0.02, 0.9) * span_ns)
-    window_ns = int(rng.uniform(0.05, 0.3) * span_ns)
+    at_ns, window_ns = _moment_ns(rng, span_ns), _window_ns(rng, span_ns)
     if kind is FaultKind.FRONTEND_CRASH:
         down_ns = int(rng.uniform(0.0001, 0.12) * span_ns)
         moment = list(Moment)[int(rng.choice(3, p=(0.3, 0.45, 0.25)))]

@@ -22,6 +22,7 @@ class Stream(IntEnum):
     CPU_SCHEDULER = 14  # ... of Blink's scheduler when it is placed on the CPU
     FAULTS = 20  # a drill's load and fault plan
     READS = 21  # delays of READs under faults
+    MORE_FAULTS = 22  # a drill's bad descriptors and time limits
 
 
 def generator(seed: int, stream: Stream) -> np.random.Generator:

@@ -18,7 +18,7 @@ import pytest
 from blink.common.drill import Drill
 from blink.common.faults import Fault, FaultKind, Moment
 from blink.common.results import Outcome
-from blink.common.states import SLOT_COUNT
+from blink.common.states import SLOT_COUNT, SlotStatus
 from blink.hw.native import drill as native
 from blink.hw.native import frontend_process
 from blink.hw.native.link import Link
@@ -100,6 +100,34 @@ def test_a_killed_scheduler_is_declared_dead_and_every_client_gets_an_error(tmp_
     assert result.counts["requests failed by a dead ring"] > 0
     assert [life.ended_by for life in result.lives] == ["the scheduler's heart stands still", ""]
     assert result.duration_ns < 3 * SPAN_NS + 3 * native.RING_DEAD_AFTER_NS
+
+
+@needs_compiler
+def test_a_damaged_descriptor_fails_its_request_and_no_other(tmp_path: Path) -> None:
+    result = done(queue_case(Fault(MIDDLE, FaultKind.BAD_DESCRIPTOR, size=200)), tmp_path)
+    assert result.complaints == []
+    assert result.counts["bad descriptor"] == result.counts["requests ended as bad_descriptor"] == 1
+    failed = [row for row in result.rows if row.outcome is Outcome.FAILED]
+    assert [row.status for row in failed] == [SlotStatus.BAD_DESCRIPTOR]
+
+
+@needs_compiler
+def test_a_damaged_descriptor_whose_frontend_dies_is_recovered(tmp_path: Path) -> None:
+    """The next frontend cannot tell whose it is, and frees its slot all the same."""
+    damage = Fault(MIDDLE, FaultKind.BAD_DESCRIPTOR, size=3)
+    crash = Fault(MIDDLE, FaultKind.FRONTEND_CRASH, 1_000_000, moment=Moment.ANY)
+    result = done(queue_case(damage, replace(crash, at_ns=MIDDLE + 10_000_000)), tmp_path)
+    assert result.complaints == []
+    assert result.counts["frontend crash"] == 1
+
+
+@needs_compiler
+def test_a_time_limit_ends_what_lives_too_long_and_nothing_after_it(tmp_path: Path) -> None:
+    result = done(queue_case(Fault(MIDDLE, FaultKind.TIME_LIMIT, SPAN_NS // 4, 500)), tmp_path)
+    assert result.complaints == []
+    ended = [row for row in result.rows if row.status == SlotStatus.TIME_LIMIT]
+    assert result.counts["requests ended as time_limit"] >= len(ended) > 0
+    assert all(row.outcome is Outcome.FAILED for row in ended)
 
 
 @needs_compiler

@@ -15,17 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blink.common.drill import Drill
-from blink.common.faults import Fault, FaultKind, Moment
+from blink.common.faults import DESCRIPTOR_BITS, Fault, FaultKind, Moment
 from blink.common.layout import STATE_MASK, Buffer
 from blink.common.results import Outcome
-from blink.common.states import SLOT_COUNT, SlotState
+from blink.common.states import SLOT_COUNT, SlotState, SlotStatus
 from blink.frontend.recovery import HeartbeatWatch, Left, Recovery
 from blink.frontend.token_reader import TokenReader
 from blink.sim.clock import at
 from blink.sim.connection import Connection
 from blink.sim.drill import RING_DEAD_AFTER_NS, SPAN_NS, drill
 from blink.sim.event_reader import EventReader
-from blink.workload.drill import FAULTS_MAX, RING_ENDS_MAX, Case, Shape, draw_case, draw_plan
+from blink.workload.drill import FAULTS_MAX, RING_ENDS_MAX, Case, Shape, draw_case, draw_more, draw_plan, merged
+from blink.workload.streams import Stream, generator
 
 SMALL = (Shape.STEADY, Shape.BURSTS, Shape.KV)
 
@@ -77,7 +78,22 @@ def test_a_plan_stays_within_its_bounds(seed: int) -> None:
     assert all(0 < fault.at_ns + fault.duration_ns < 1.25 * SPAN_NS for fault in plan)
 
 
+@given(st.integers(0, 2**31))
+def test_further_faults_leave_a_seeds_plan_as_it_was(seed: int) -> None:
+    more = draw_more(generator(seed, Stream.MORE_FAULTS), SPAN_NS)
+    assert {fault.kind for fault in more} <= MORE and len(more) <= len(MORE)
+    assert all(0 < fault.at_ns + fault.duration_ns < 1.25 * SPAN_NS for fault in more)
+    plan = draw_case(seed, SPAN_NS).plan
+    assert plan == merged(tuple(fault for fault in plan if fault.kind not in MORE), more)
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    assert {fault.kind for seed in range(100) for fault in draw_case(seed, SPAN_NS).plan} == set(FaultKind)
+
+
 # --- each fault by itself ---
+
+MORE = {FaultKind.BAD_DESCRIPTOR, FaultKind.TIME_LIMIT}
 
 MIDDLE = SPAN_NS // 3
 
@@ -122,6 +138,38 @@ def test_a_stuck_graph_ends_as_engine_and_its_ring_still_drains() -> None:
         assert sum(coverage["statuses"]["engine"] for coverage in result.coverage) > 0
         assert result.lives[0].slots["free"] == SLOT_COUNT
         assert result.lives[0].drains
+
+
+@pytest.mark.parametrize("bit", [0, 63, 64, 64 + 31, 128, 8 * 0x20, DESCRIPTOR_BITS - 1])
+def test_a_damaged_descriptor_fails_its_request_and_no_other(bit: int) -> None:
+    result = done(case_of(2, Fault(MIDDLE, FaultKind.BAD_DESCRIPTOR, size=bit), shapes=(Shape.STEADY,)))
+    assert result.complaints == []
+    assert result.counts["bad descriptor"] == result.counts["requests ended as bad_descriptor"] == 1
+    failed = [row for row in result.rows if row.outcome is Outcome.FAILED]
+    assert [row.status for row in failed] == [SlotStatus.BAD_DESCRIPTOR]
+
+
+def test_a_damaged_descriptor_whose_frontend_dies_is_recovered() -> None:
+    """The next frontend cannot tell whose it is, and frees its slot all the same."""
+    ended = 0
+    for seed in range(12):
+        damage = Fault(MIDDLE, FaultKind.BAD_DESCRIPTOR, size=3)
+        crash = Fault(MIDDLE, FaultKind.FRONTEND_CRASH, 500_000, 100, Moment.WRITES)
+        result = done(case_of(seed, damage, crash, shapes=(Shape.BURSTS,)))
+        assert result.complaints == [], seed
+        ended += result.counts["requests ended as bad_descriptor"] if result.counts["slots recovered"] else 0
+    assert ended > 0
+
+
+def test_a_time_limit_ends_what_lives_too_long_and_nothing_after_it() -> None:
+    for seed in range(3):
+        limit = Fault(MIDDLE, FaultKind.TIME_LIMIT, SPAN_NS // 4, 1_000)
+        result = done(case_of(seed, limit, shapes=(Shape.KV,)))
+        assert result.complaints == [], seed
+        ended = [row for row in result.rows if row.status == SlotStatus.TIME_LIMIT]
+        assert len(ended) > 0
+        assert result.counts["requests ended as time_limit"] >= len(ended)
+        assert all(row.sent_ns < MIDDLE + SPAN_NS // 4 for row in ended)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.STALE_READS, FaultKind.REORDERED_READS])

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from blink.common.drill import Drill, Life
-from blink.common.events import Event
+from blink.common.events import NOTHING, Event
 from blink.common.faults import Fault, FaultCounts, FaultKind, Moment
-from blink.common.layout import EPOCH_MODULUS, layout_hash
+from blink.common.layout import EPOCH_MODULUS, GENERATION_NONE, layout_hash
 from blink.common.ledger import Ledger
 from blink.common.recorder import Recorder
 from blink.common.request import Request
@@ -30,12 +30,13 @@ from blink.hw.native.clients import RealClients
 from blink.hw.native.driver import EVIDENCE
 from blink.hw.native.frontend_child import Setup
 from blink.hw.native.frontend_process import FrontendProcess
-from blink.hw.native.instance import Instance, Records
+from blink.hw.native.instance import Instance
 from blink.hw.native.library import address_of, load_library
 from blink.hw.native.link import Message
 from blink.hw.native.process import SchedulerProcess, Stop
 from blink.hw.native.records import RecordReader
 from blink.hw.native.run import MONOTONIC_CLOCK, monotonic_ns, settings_of
+from blink.hw.ring import Records
 from blink.perf.admission import request_rows
 from blink.perf.plant import Plant
 from blink.workload.drill import Case
@@ -111,7 +112,7 @@ class _NativeDrill:
         self._restart_at: tuple[int, Moment] | None = None
         self._ring: _Ring | None = None
         self._healed = False
-        self._slow_until_ns = 0
+        self._slow_until_ns = self._limited_until_ns = 0
         self._start_ns = monotonic_ns()  # 0 of the traces
         self._begun_ns = 0  # 0 of the plan, on the traces' clock
 
@@ -394,12 +395,23 @@ class _NativeDrill:
         for name, values in columns.items():
             if name != "seq":
                 stream.columns[name][rows] = values
+        self._name_recycled(ring, columns, rows)
         prompts = np.flatnonzero(columns["event"] == Event.PROMPT_POSTED)
         if not prompts.size:
             return
         lives = zip(*(columns[name][prompts].tolist() for name in ("slot", "generation", "request_id")), strict=True)
         for slot, generation, request_id in lives:
             ring.owners[slot, generation] = self._rows[request_id]
+
+    @staticmethod
+    def _name_recycled(ring: _Ring, columns: dict[str, Ints], rows: slice) -> None:
+        """A frontend that finds a damaged descriptor does not know whose it is; the host saw it posted."""
+        ids = columns.get("request_id", np.array(NOTHING))
+        for at in np.flatnonzero((columns["event"] == Event.RECYCLE) & (ids == NOTHING)).tolist():
+            ended = (int(columns["generation"][at]) - 1) % GENERATION_NONE
+            owner = ring.owners.get((int(columns["slot"][at]), ended))
+            if owner is not None:
+                ring.recorder.reader.columns["request_id"][rows.start + at] = owner.request_id
 
     def _ended(self, request_id: int, outcome: int, status: int, output_tokens: int) -> None:
         request = self._rows[request_id]
@@ -465,6 +477,9 @@ class _NativeDrill:
         if self._slow_until_ns and now >= self._slow_until_ns:
             self._slow_until_ns = 0
             self._set_durations(ring, 1)
+        if self._limited_until_ns and now >= self._limited_until_ns:
+            self._limited_until_ns = 0
+            self._set_config(ring, "time_limit_ns", 0)
 
     def _inject(self, ring: _Ring, fault: Fault) -> None:
         kind, frontend = fault.kind, ring.frontend
@@ -473,7 +488,7 @@ class _NativeDrill:
         elif kind is FaultKind.SCHEDULER_CRASH and not ring.scheduler_dead:
             self._kill_scheduler(ring)
         elif kind is FaultKind.STUCK_GRAPH:
-            self._set_hang(ring, ring.instance.state()["graph_sequence"] + _GRAPHS_AHEAD)
+            self._set_config(ring, "hang_at", ring.instance.state()["graph_sequence"] + _GRAPHS_AHEAD)
         elif kind is FaultKind.SLOW_GRAPHS:
             self._counts.happened(kind)
             self._slow_until_ns = fault.at_ns + fault.duration_ns
@@ -488,6 +503,12 @@ class _NativeDrill:
             self._counts.happened(kind)
             name = "reordered" if kind is FaultKind.REORDERED_READS else "stale"
             frontend.send("trouble", name, self._begun_ns + fault.at_ns + fault.duration_ns, fault.size)
+        elif kind is FaultKind.BAD_DESCRIPTOR and frontend is not None:
+            frontend.send("damage", fault.size)  # it counts once a descriptor is damaged
+        elif kind is FaultKind.TIME_LIMIT:
+            self._counts.happened(kind)
+            self._limited_until_ns = fault.at_ns + fault.duration_ns
+            self._set_config(ring, "time_limit_ns", 1_000 * fault.size)
 
     def _crash_frontend(self, ring: _Ring, fault: Fault) -> None:
         if ring.frontend is None:
@@ -521,20 +542,23 @@ class _NativeDrill:
         self._library.set_durations(ring.instance.base, *(address_of(part) for part in scaled))
 
     @staticmethod
-    def _set_hang(ring: _Ring, graph: int) -> None:
-        """The stub engine never ends this graph."""
-        offset = ring.instance.library.dtypes["config"].fields["hang_at"][1]  # type: ignore[index]
-        ring.instance.block.view(offset, 8)[:] = graph.to_bytes(8, "little")
+    def _set_config(ring: _Ring, name: str, value: int) -> None:
+        """A field that the scheduler reads at every step: the graph that never ends, the time limit."""
+        offset = ring.instance.library.dtypes["config"].fields[name][1]  # type: ignore[index]
+        ring.instance.block.view(offset, 8)[:] = value.to_bytes(8, "little")
 
     def _heal(self) -> None:
         """The faults are over. What nobody has noticed, because nobody waited, is put right by whoever operates it."""
         self._healed = True
         self._plan.clear()
-        self._slow_until_ns = 0
+        self._slow_until_ns = self._limited_until_ns = 0
         ring = self._ring
         if ring is None:
             return
-        self._set_hang(ring, 0)
+        self._set_config(ring, "hang_at", 0)
+        self._set_config(ring, "time_limit_ns", 0)
         self._set_durations(ring, 1)
+        if ring.frontend is not None:
+            ring.frontend.send("damage", None)
         if ring.frontend is not None and self._crash is not None and self._crash.moment is Moment.WRITES:
             ring.frontend.send("die", None)

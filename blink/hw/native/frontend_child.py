@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from blink.common.events import Event, Phase
+from blink.common.faults import FaultKind, with_bit_flipped
 from blink.common.layout import EPOCH_MODULUS
 from blink.common.recorder import Recorder
 from blink.common.request import Request
@@ -81,7 +82,7 @@ class ServingFrontend(Frontend):
     """The frontend of a run, with a dead one's slots to recover, READs that may be late, and points to die at."""
 
     def __init__(self, setup: Setup, instance: Instance, link: Link, recorder: Recorder) -> None:
-        self._start_ns, self._link, self._recorder = setup.start_ns, link, recorder
+        self._instance, self._start_ns, self._link, self._recorder = instance, setup.start_ns, link, recorder
         super().__init__(
             instance, self.now, self._tell, recorder,
             prompt_area_tokens=setup.settings.prompt_area_tokens,
@@ -90,6 +91,7 @@ class ServingFrontend(Frontend):
         )  # fmt: skip
         self.recovery: Recovery | None = None
         self.writes_to_live: int | None = None
+        self.damage: int | None = None  # this bit of the next descriptor flips on its way
         self.trouble: tuple[str, int, int] | None = None  # kind, until_ns, the longest delay in us
         self._rng = np.random.default_rng(setup.seed)
 
@@ -123,6 +125,9 @@ class ServingFrontend(Frontend):
         """A row is at the host before the WRITE that it tells of is in the ring."""
         if write.region is not Region.PROMPT:
             self.flush()
+        if self.damage is not None and write.data is not None and write.holds_descriptors:
+            write, self.damage = write._replace(data=with_bit_flipped(write.data, self.damage)), None
+            self._link.send("count", FaultKind.BAD_DESCRIPTOR.value, 1)
         if self.writes_to_live is not None:
             self.writes_to_live -= 1
             if self.writes_to_live < 0:
@@ -303,6 +308,8 @@ class Child:
             self._frontend.writes_to_live = rest[0]
             if rest[0] is None:
                 self._link.send("disarmed")
+        elif what == "damage":
+            self._frontend.damage = rest[0]
         elif what == "finish":
             self._finishing = True
 
