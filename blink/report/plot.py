@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +50,25 @@ def plot_run(run: StoredRun, out: Path) -> None:
     Raises InputError for another suffix, without matplotlib, for a run in which nothing was served, or if `out` cannot
     be written.
     """
-    if out.suffix not in SUFFIXES:
-        raise InputError(f"--out {out}: suffix is {out.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+    check_suffix(out)
     if not metrics.ttft_ns(run.requests).size:
         raise InputError(f"{run.path}: no request got a token: there is nothing to draw")
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(f"plot: matplotlib is not installed: {INSTALL}") from None
+    save_figure(out, SIZE_INCHES, lambda figure: _draw(figure, run))
+
+
+def save_figure(out: Path, inches: tuple[float, float], draw: Callable[[Any], None]) -> None:
+    """Draw one figure into `out`, written beside it and renamed; the same drawing gives the same bytes.
+
+    Raises InputError for a suffix that is neither .svg nor .png, without matplotlib, or if `out` cannot be written.
+    """
+    check_suffix(out)
+    require_matplotlib()
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     with mpl.rc_context(RC):
-        figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout="constrained")
-        _draw(figure, run)
+        figure = Figure(figsize=inches, dpi=DPI, layout="constrained")
+        draw(figure)
         part = out.with_name(f".{out.stem}.part{out.suffix}")
         try:
             figure.savefig(part, metadata={"Date": None} if out.suffix == ".svg" else {"Software": None})
@@ -67,6 +76,18 @@ def plot_run(run: StoredRun, out: Path) -> None:
         except OSError as error:
             part.unlink(missing_ok=True)
             raise InputError(f"--out {out}: cannot be written: {error.strerror}") from None
+
+
+def check_suffix(out: Path, option: str = "--out") -> None:
+    """Raises InputError for a file that is no figure."""
+    if out.suffix not in SUFFIXES:
+        raise InputError(f"{option} {out}: suffix is {out.suffix!r}; allowed: {', '.join(SUFFIXES)}")
+
+
+def require_matplotlib() -> None:
+    """Raises InputError if figures cannot be drawn."""
+    if find_spec("matplotlib") is None:
+        raise InputError(f"plot: matplotlib is not installed: {INSTALL}")
 
 
 def _draw(figure: Any, run: StoredRun) -> None:
@@ -114,8 +135,8 @@ def _latency_over_time(axes: Any, requests: dict[str, I64], start_ns: int, slo: 
         axes.axhline(slo["ttft_ms"], color=BLUE, linewidth=1, linestyle=(0, (4, 3)), label="SLO of TTFT")
     axes.set_yscale("log")
     axes.set_ylim(None, axes.get_ylim()[1] * 2.5)  # room for the legend
-    _plain_log(axes.yaxis)
-    _named(axes, f"Latency of each request by the time {moment}, ms")
+    plain_log(axes.yaxis)
+    named(axes, f"Latency of each request by the time {moment}, ms")
     legend = axes.legend(
         loc="upper right", ncols=3, frameon=True, framealpha=0.9, edgecolor="none", markerscale=3, fontsize=8
     )
@@ -136,7 +157,7 @@ def _load_over_time(axes: Any, requests: dict[str, I64], start_ns: int, batch_li
         axes.axhline(batch_limit, color=RED, linewidth=1, linestyle=(0, (4, 3)), label=f"batch limit {batch_limit}")
     axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    _named(axes, "Requests under way")
+    named(axes, "Requests under way")
     axes.legend(loc="upper right", ncols=3, frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
 
 
@@ -148,7 +169,7 @@ def _memory_over_time(axes: Any, requests: dict[str, I64], start_ns: int, total:
     axes.fill_between((at_ns - start_ns) / NS_PER_S, share, step="post", color=GREEN, alpha=0.25, linewidth=0)
     axes.step((at_ns - start_ns) / NS_PER_S, share, where="post", color=GREEN, linewidth=1)
     axes.set_ylim(0, 100 if share.max() > 50 else None)
-    _named(axes, f"KV blocks reserved, % of {total:,}", "s since the first request")
+    named(axes, f"KV blocks reserved, % of {total:,}", "s since the first request")
 
 
 def _distributions(axes: Any, requests: dict[str, I64]) -> None:
@@ -166,10 +187,10 @@ def _distributions(axes: Any, requests: dict[str, I64]) -> None:
         kept = np.unique(np.linspace(0, len(ordered) - 1, POINTS_MAX // 4).astype(np.int64))
         axes.step(ordered[kept], share[kept], where="post", color=colour, linewidth=1.6, label=name)
     axes.set_xscale("log")
-    _plain_log(axes.xaxis)
+    plain_log(axes.xaxis)
     axes.set_ylim(0, 101)
     axes.set_yticks([0, 25, 50, 75, 90, 99], ["0", "25", "50", "75", "90", "99"])
-    _named(axes, "Share of completed requests that were as fast, %", "ms")
+    named(axes, "Share of completed requests that were as fast, %", "ms")
     axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
 
 
@@ -185,7 +206,7 @@ def _parts(axes: Any, mean_ms: dict[str, float | None]) -> None:
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.set_xlim(0, sum(values) * 1.03 or 1)
     axes.xaxis.set_major_formatter("{x:,g}")
-    _named(axes, f"Where the mean TTFT of {_figure(sum(values))} ms goes", "ms since the request was sent")
+    named(axes, f"Where the mean TTFT of {_figure(sum(values))} ms goes", "ms since the request was sent")
 
 
 def _label(axes: Any, row: int, begin: float, value: float, total: float) -> None:
@@ -220,12 +241,13 @@ def _steps(starts: I64, ends: I64, sizes: I64 | None = None) -> tuple[I64, I64]:
     return at[kept], levels[kept]
 
 
-def _named(axes: Any, title: str, x: str = "") -> None:
+def named(axes: Any, title: str, x: str = "") -> None:
+    """A panel's title, and what its horizontal axis counts."""
     axes.set_title(title, loc="left", fontsize=9.5, fontweight="bold", pad=7)
     axes.set_xlabel(x)
 
 
-def _plain_log(axis: Any) -> None:
+def plain_log(axis: Any) -> None:
     """1, 10, 100 in place of powers of ten."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 

@@ -46,3 +46,25 @@ def progress_bar(name: str, wanted: bool = True) -> Iterator[Progress | None]:
             bar.update(task, completed=completed, total=total, virtual_s=now_ns / NS_PER_S)
 
         yield update
+
+
+@contextmanager
+def count_bar(name: str, noun: str, wanted: bool = True) -> Iterator[Callable[[int, int], None] | None]:
+    """The callback for work in many pieces, called with (pieces done, pieces in all); None without a terminal."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{noun}, left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -63,12 +63,12 @@ class RunDir:
         """Write the run; returns what went into summary.json."""
         summary = summarize(result)
         if result.partial:
-            _replace(self.path / PARTIAL_NAME, lambda part: part.write_text(PARTIAL_TEXT, encoding="utf-8"))
-        _replace(self.path / REQUESTS_NAME, lambda part: _write_requests(result, part))
+            put(self.path / PARTIAL_NAME, lambda part: part.write_text(PARTIAL_TEXT, encoding="utf-8"))
+        put(self.path / REQUESTS_NAME, lambda part: _write_requests(result, part))
         scenario = to_toml(relocated(result.scenario, self.path))
-        _replace(self.path / SCENARIO_NAME, lambda part: part.write_text(scenario, encoding="utf-8"))
+        put(self.path / SCENARIO_NAME, lambda part: part.write_text(scenario, encoding="utf-8"))
         text = to_json(summary)
-        _replace(self.path / SUMMARY_NAME, lambda part: part.write_text(text, encoding="utf-8"))
+        put(self.path / SUMMARY_NAME, lambda part: part.write_text(text, encoding="utf-8"))
         return summary
 
     def remove_trace(self) -> None:
@@ -166,7 +166,8 @@ def _from_arrow(path: Path, name: str, column: Any) -> I64:
     return np.array([codes[value] for value in values], dtype=np.int64)
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
+def put(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make the file beside its place, and rename it. Raises InputError if it cannot be written."""
     part = path.with_name(f".{path.name}.part")
     try:
         write(part)
