@@ -48,6 +48,7 @@ class HostEngineProfile:
     stream_ns_per_sequence: int = constant("ns")
 
     # Behaviour of this version.
+    merges_chunks: bool = constant("flag", 0, 1)  # a server that is behind writes several tokens of a client together
     overlap: bool = constant("flag", 0, 1)  # async_scheduling, unless the scenario says otherwise
     captured_batch_max: int = constant("sequences", 1)
     captured_tokens_max: int = constant("tokens", 0)  # steps with prompts up to here are captured in pieces

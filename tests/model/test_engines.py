@@ -215,3 +215,28 @@ def test_refusals_name_the_limit() -> None:
     assert set(whole.refusals.values()) == {"the prompt has 900 tokens, a step without chunked prefill holds 512"}
     few = run(document("vllm", load, num_gpu_blocks=10))
     assert set(few.refusals.values()) == {"needs 58 KV blocks, the GPU has 10"}
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_a_server_that_is_behind_writes_tokens_together(kind: str, tmp_path: Path) -> None:
+    """A server so slow that single chunks would exhaust it keeps up when it merges them, and nobody's wait grows."""
+    slow = tmp_path / "slow.toml"
+    name = {"vllm": "vllm-0.13", "sglang": "sglang-0.5.8"}[kind]
+
+    def last_token_ns(merges: bool) -> int:
+        slow.write_text(
+            f'profile = "host-engine"\nname = "slow"\ndescription = "d"\ncarry_over = "{name}"\nkind = "assumed"\n'
+            'source = "test"\n[constants]\nstream_ns_per_sequence = { value = 2000000, unit = "ns" }\n'
+            f'merges_chunks = {{ value = {str(merges).lower()}, unit = "flag" }}\n',
+            encoding="utf-8",
+        )
+        result = run(document(kind, poisson(40, 20.0, 50, 60), profile=str(slow)), conditions=Quiet())
+        assert (result.requests["output_tokens"] == 60).all()
+        assert_ttft_parts(result)
+        assert result.itl.weights.sum() == 40 * 59
+        assert result.itl.values.min() >= 0
+        return int(result.requests["last_token_ns"].max())
+
+    sent_for_ns, one_by_one_ns = 2e9, 40 * 60 * 2e6
+    assert last_token_ns(merges=False) > one_by_one_ns
+    assert last_token_ns(merges=True) < sent_for_ns + 0.4 * one_by_one_ns

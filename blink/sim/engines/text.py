@@ -57,34 +57,45 @@ class TextPath:
         self._rows: list[Sequence] = []  # of the last messages, all alike
         self._messages = 0
         self._start_ns = self._cost_ns = 0
+        self._turn_ns = 0  # when the last message starts that is written on its own
 
     def send(self, sent_ns: int, members: list[Sequence]) -> None:
         """The core sends one token for each member now. The same list again means the same members."""
         if not members:
             return
-        start, cost = self._serve(sent_ns, len(members))
-        if members is not self._rows:
+        again = members is self._rows
+        if not again:
             self.settle()
-            self._each(members, start, cost)
             self._rows = members
-            self._messages = 0
-        else:
+            self._ids = np.array([sequence.request.request_id for sequence in members], np.int64)
+        start, cost = self._serve(sent_ns, len(members), again)
+        if again:
             self._again(start, cost)
+        else:
+            self._each(start, cost)
         self._start_ns, self._cost_ns = start, cost
 
-    def _serve(self, sent_ns: int, count: int) -> tuple[int, int]:
-        """When the server starts on a message, and how long it takes."""
+    def _serve(self, sent_ns: int, count: int, again: bool) -> tuple[int, int]:
+        """When the server starts on a message, and how long it takes.
+
+        A server that merges writes what has come meanwhile for a client together: a message that is there before the
+        one ahead of it has been started costs no writing of its own, except for those who have nothing yet.
+        """
         threads, costs = self._threads, self._costs
         ready = sent_ns + self._profile.ipc_hop_ns
         text_ns = costs.text_ns + count * costs.text_ns_per_sequence
-        stream_ns = costs.stream_ns + count * costs.stream_ns_per_sequence
-        if threads.detokenizer is None:
-            cost = threads.server.work(text_ns + stream_ns)
-        else:
-            cost = threads.server.work(stream_ns)
+        if threads.detokenizer is not None:
             taken = threads.detokenizer.work(text_ns)
             ready = threads.detokenizer.reserve(ready, taken) + taken + self._profile.ipc_hop_ns
-        return threads.server.reserve(ready, cost), cost
+            text_ns = 0.0
+        merged = self._profile.merges_chunks and ready < self._turn_ns
+        if merged:
+            count = 0 if again else int(np.count_nonzero(self._delivered[self._ids] == 0))
+        cost = threads.server.work(text_ns + costs.stream_ns + count * costs.stream_ns_per_sequence)
+        start = threads.server.reserve(ready, cost)
+        if not merged:
+            self._turn_ns = start
+        return start, cost
 
     def _again(self, start: int, cost: int) -> None:
         gap, count = start - self._start_ns, len(self._rows)
@@ -95,9 +106,9 @@ class TextPath:
             self.gaps.add_all(gap + cost * places // count - self._cost_ns * places // count)
         self._messages += 1
 
-    def _each(self, members: list[Sequence], start: int, cost: int) -> None:
+    def _each(self, start: int, cost: int) -> None:
+        members, ids = self._rows, self._ids
         count = len(members)
-        ids = self._ids = np.array([sequence.request.request_id for sequence in members], np.int64)
         written = start + cost * self._places(count) // count
         known = self._delivered[ids] > 0
         if known.all():
