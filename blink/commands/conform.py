@@ -40,7 +40,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--time-scale", metavar="X", default="1", help="multiply the times of a real-time run; 0: as fast as it goes"
     )
     verb.add_argument(
-        "--mutant", metavar="NAME", help="compile this mutant into the native scheduler, to see it caught"
+        "--mutant", metavar="NAME", help="compile this mutant into the scheduler of native or cuda, to see it caught"
     )
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.set_defaults(execute=execute)
@@ -78,8 +78,10 @@ def _check(names: Sequence[str], levels: Sequence[Level], mutant: str | None) ->
         )
     if len(names) < 2 and any(level.value != "legal" for level in levels):
         raise InputError(f"--backends: {names[0]!r} alone can be compared with nothing; allowed: two, or --level legal")
-    if mutant is not None and "native" not in names:
-        raise InputError("--mutant: is compiled into the backend native; allowed: with native among --backends")
+    if mutant is not None and not {"native", "cuda"} & set(names):
+        raise InputError(
+            "--mutant: is compiled into the backends native and cuda; allowed: with one of them among --backends"
+        )
 
 
 def _count(option: str, text: str) -> int:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 
 _TIME_SCALE = (
-    "every time of the trace is multiplied by X; with --backend native every time of the run is, and 0 is as fast as "
-    "it goes"
+    "every time of the trace is multiplied by X; with --backend native or cuda every time of the run is, and 0 is as "
+    "fast as it goes"
 )
 TRACE_OPTIONS = {
     "dialect": ("NAME", "dialect of the trace (default: recognised by its columns)"),
@@ -31,7 +31,8 @@ TRACE_OPTIONS = {
     "rate_scale": ("X", "requests arrive X times as often; pauses inside a session stay"),
     "time_scale": ("X", _TIME_SCALE),
 }
-BACKENDS = ("sim", "native")
+BACKENDS = ("sim", "native", "cuda")
+INGRESSES = ("copy", "mapped")
 
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,8 +46,12 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         choices=BACKENDS,
         default="sim",
         help="sim: simulate (the default); native: serve it in real time with the device scheduler, compiled for the "
-        "host, in a process of its own",
+        "host, in a process of its own; cuda: the same with the scheduler as a persistent kernel on an NVIDIA GPU",
     )
+    verb.add_argument(
+        "--ingress", choices=INGRESSES, help="with --backend cuda, how the frontend reaches the ring: copy, the copy "
+        "engine into device memory (the default); mapped, pinned host memory that the GPU has mapped",
+    )  # fmt: skip
     verb.add_argument("--trace", metavar="FILE", help="requests from this trace, in place of the scenario's own")
     for name, (metavar, text) in TRACE_OPTIONS.items():
         verb.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
@@ -76,6 +81,8 @@ def execute(options: argparse.Namespace) -> int:
     from blink.report.rundir import RunDir
 
     _check_trace_options(options)
+    if options.ingress and options.backend != "cuda":
+        raise InputError(f"--ingress: says how a GPU is reached; allowed: with --backend cuda, not {options.backend}")
     scenario = load_scenario(options.scenario, _overrides(options))
     if options.trace is not None:
         scenario = _whole_trace(scenario, options.set)
@@ -149,6 +156,12 @@ def _backend(options: argparse.Namespace) -> _Backend:
         from blink.sim.run import simulate
 
         return simulate
+    if options.backend == "cuda":
+        from blink.hw.cuda.ports import Ingress
+        from blink.hw.cuda.run import serve as serve_on_gpu
+
+        ingress = Ingress(options.ingress or Ingress.COPY)
+        return partial(serve_on_gpu, time_scale=_time_scale(options.time_scale), ingress=ingress)
     from blink.hw.native.run import serve
 
     return partial(serve, time_scale=_time_scale(options.time_scale))

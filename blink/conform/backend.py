@@ -127,7 +127,60 @@ class Native:
         return double_claims(rounds, self.flags)
 
 
-BACKENDS = ("sim", "native")
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """The device scheduler on a GPU with the stub engine; with `mutant` one that is wrong on purpose."""
+
+    mutant: str | None = None
+    time_scale: float = 1.0
+    ingress: str = "copy"
+    name: str = "cuda"
+    in_real_time: bool = True
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the compiler."""
+        return flags_of(self.mutant)
+
+    def missing(self) -> str | None:
+        """A GPU, its bindings or a compiler, if one is not found."""
+        from blink.hw.cuda.lockstep import missing
+
+        return missing()
+
+    def run(
+        self, scenario: Scenario, requests: Requests, trace_path: Path, progress: Progress | None, stop: Stop
+    ) -> RunResult:
+        """Serve in real time."""
+        from blink.hw.cuda.ports import Ingress
+        from blink.hw.cuda.run import serve
+
+        return serve(
+            scenario, requests, trace_path=trace_path, progress=progress, stop=stop, time_scale=self.time_scale,
+            flags=self.flags, ingress=Ingress(self.ingress),
+        )  # fmt: skip
+
+    def stepper(self, machine: Machine) -> Stepper:
+        """One launch an iteration."""
+        from blink.hw.cuda.lockstep import SteppedCudaRing
+        from blink.hw.native.lockstep import LockStep, lockstep_settings
+
+        return LockStep(
+            lockstep_settings(machine), open_ring=lambda settings: SteppedCudaRing(settings, self.flags)
+        )  # fmt: skip
+
+    def double_claims(self, rounds: int) -> int | None:
+        """One instance runs at a time: the successor starts when the grid before it has ended."""
+        return None
+
+
+BACKENDS = ("sim", "native", "cuda")
+
+
+def _open(name: str, mutant: str | None, time_scale: float) -> Backend:
+    if name == "sim":
+        return Sim()
+    return Native(mutant, time_scale) if name == "native" else Cuda(mutant, time_scale)
 
 
 def backends(names: Sequence[str], *, mutant: str | None = None, time_scale: float = 1.0) -> list[Backend]:
@@ -137,7 +190,7 @@ def backends(names: Sequence[str], *, mutant: str | None = None, time_scale: flo
     for name in names:
         if name not in BACKENDS:
             raise InputError(f"--backends: {name!r} does not exist; allowed: {', '.join(BACKENDS)}")
-        backend: Backend = Sim() if name == "sim" else Native(mutant, time_scale)
+        backend = _open(name, mutant, time_scale)
         missing = backend.missing()
         if missing is not None:
             raise InputError(missing)

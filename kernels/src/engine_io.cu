@@ -12,17 +12,17 @@ namespace {
 
 constexpr uint32_t kWarp = 32;
 
-// One row of a decode is one token; of a prefill `stride` tokens, padded with zeros up to `padded`.
+// One row of a decode is one token; of a prefill `sequence` tokens, padded with zeros.
 __device__ void fill_tokens(const Block &block, const EngineIo &io, uint32_t row, const Live *live, bool prefill,
-                            uint32_t stride, uint32_t padded) {
+                            uint32_t sequence) {
   if (!prefill) {
     if (threadIdx.x == 0) io.tokens[row] = live ? static_cast<int32_t>(block.sampled()[live->place]) : 0;
     return;
   }
-  int32_t *tokens = io.tokens + static_cast<uint64_t>(row) * stride;
+  int32_t *tokens = io.tokens + static_cast<uint64_t>(row) * sequence;
   const uint32_t *prompt = live ? block.prompts() + live->prompt_offset : nullptr;
   const uint32_t count = live ? live->prompt_tokens : 0;
-  for (uint32_t i = threadIdx.x; i < count || i < padded; i += blockDim.x) {
+  for (uint32_t i = threadIdx.x; i < sequence; i += blockDim.x) {
     tokens[i] = i < count ? static_cast<int32_t>(prompt[i]) : 0;
   }
 }
@@ -30,19 +30,19 @@ __device__ void fill_tokens(const Block &block, const EngineIo &io, uint32_t row
 }  // namespace
 
 // One block a row of the captured shape. `kind` is a blink::Kind; rows beyond the live ones are padding.
-extern "C" __global__ void blink_prologue(void *memory, EngineIo io, uint32_t kind, uint32_t stride, uint32_t padded) {
+extern "C" __global__ void blink_prologue(void *memory, EngineIo io, uint32_t kind, uint32_t sequence) {
   const Block block(memory);
   const Input &input = block.input();
   const uint32_t row = blockIdx.x;
   const bool prefill = kind == static_cast<uint32_t>(Kind::PREFILL), is_live = row < input.rows;
   const uint32_t slot = is_live ? block.input_rows()[row] : 0;
   const Live *live = is_live ? &block.live(slot) : nullptr;
-  fill_tokens(block, io, row, live, prefill, stride, padded);
+  fill_tokens(block, io, row, live, prefill, sequence);
 
-  int32_t *table = io.block_tables + static_cast<uint64_t>(row) * io.blocks_per_sequence;
+  int32_t *table = io.block_tables + static_cast<uint64_t>(row) * io.blocks_per_sequence_max;
   const uint32_t *owned = is_live ? block.block_table(live->place) : nullptr;
   const uint32_t owned_count = is_live ? live->block_count : 0;
-  for (uint32_t i = threadIdx.x; i < io.blocks_per_sequence; i += blockDim.x) {
+  for (uint32_t i = threadIdx.x; i < io.blocks_per_sequence_max; i += blockDim.x) {
     table[i] = static_cast<int32_t>(i < owned_count ? owned[i] : io.scratch_block);
   }
   if (threadIdx.x) return;
@@ -70,7 +70,7 @@ extern "C" __global__ void blink_epilogue(void *memory, EngineIo io) {
 }
 
 // The stub: tokens of stub_engine.h from the buffers of the contract, after the time that the graph takes. A warp a row.
-extern "C" __global__ void blink_stub(void *memory, EngineIo io, uint32_t stride, Control *control) {
+extern "C" __global__ void blink_stub(void *memory, EngineIo io, uint32_t sequence, Control *control) {
   const Block block(memory);
   const Input input = block.input();
   const StubBuffers b = stub_buffers(block);
@@ -80,7 +80,7 @@ extern "C" __global__ void blink_stub(void *memory, EngineIo io, uint32_t stride
     const uint32_t slot = block.input_rows()[row];
     const Live &live = block.live(slot);
     if (static_cast<Kind>(input.kind) == Kind::PREFILL) {
-      const int32_t *tokens = io.tokens + static_cast<uint64_t>(row) * stride;
+      const int32_t *tokens = io.tokens + static_cast<uint64_t>(row) * sequence;
       const uint32_t count = static_cast<uint32_t>(io.query_tokens[row]);
       uint64_t hash = 0;
       for (uint32_t i = lane; i < count; i += kWarp) hash += prompt_hash_at(static_cast<uint32_t>(tokens[i]), i);
@@ -88,7 +88,7 @@ extern "C" __global__ void blink_stub(void *memory, EngineIo io, uint32_t stride
       if (lane == 0) stub_prefill(block, b, live, hash);
     }
     if (lane == 0) {
-      const int32_t *table = io.block_tables + static_cast<uint64_t>(row) * io.blocks_per_sequence;
+      const int32_t *table = io.block_tables + static_cast<uint64_t>(row) * io.blocks_per_sequence_max;
       io.sampled[row] = stub_sample(block, b, slot, reinterpret_cast<const uint32_t *>(table));
     }
   }

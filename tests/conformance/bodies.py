@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from blink.common.config import load_scenario, parse_scenario
-from blink.conform.backend import Backend, Native, Sim
+from blink.conform.backend import Backend, Cuda, Native, Sim
 from blink.conform.levels import Campaign, Comparison, Level
 from blink.hw.native.build import find_compiler
 from blink.workload.build import build_load
+from tests.hw.cuda_help import GPU_MARKS
 from tests.shared import ROOT
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler: install g++ or set CXX")
-BACKENDS = ["sim", pytest.param("native", marks=needs_compiler)]
+BACKENDS = ["sim", pytest.param("native", marks=needs_compiler), pytest.param("cuda", marks=GPU_MARKS)]
 FAST_TO_COMPILE = ("-O0",)
 SCENARIO = ROOT / "scenarios" / "conformance-small.toml"
 CANCELS: dict[str, Any] = {
@@ -36,6 +37,8 @@ CANCELS: dict[str, Any] = {
 
 def backend_of(name: str, mutant: str | None = None, time_scale: float = 1.0) -> Backend:
     """The backend of a name, or a mutant of it."""
+    if name == "cuda":
+        return Cuda(mutant, time_scale)
     return Sim() if name == "sim" else Native(mutant, time_scale, FAST_TO_COMPILE if mutant else ())
 
 

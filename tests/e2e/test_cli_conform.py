@@ -63,7 +63,7 @@ def test_the_simulator_alone_can_be_checked(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--backends", "sim,cuda9"), "--backends: 'cuda9' does not exist; allowed: sim, native"),
+        (("--backends", "sim,cuda9"), "--backends: 'cuda9' does not exist; allowed: sim, native, cuda"),
         (
             ("--backends", "sim,sim"),
             "--backends: 'sim,sim' is not allowed; allowed: different names, such as sim,native",
@@ -74,7 +74,7 @@ def test_the_simulator_alone_can_be_checked(capsys: pytest.CaptureFixture[str]) 
         (("--mutant", "no"), f"--mutant: 'no' does not exist; allowed: {', '.join(MUTANTS)}"),
         (
             ("--mutant", "never-resume", "--backends", "sim", "--level", "legal"),
-            "--mutant: is compiled into the backend native; allowed: with native among --backends",
+            "--mutant: is compiled into the backends native and cuda; allowed: with one of them among --backends",
         ),
     ],
 )

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from blink.common.errors import InputError
@@ -70,35 +71,46 @@ def build(extra_flags: Sequence[str] = ()) -> Path:
     with the compiler's first complaint.
     """
     compiler, kernels = require_compiler(), kernels_folder()
+    source = kernels / "src" / "native.cpp"
     flags = [*FLAGS, *extra_flags]
-    library = cache_folder() / f"libblink_native-{_key(compiler, kernels, flags)}.so"
+    library = cache_folder() / f"libblink_native-{key_of(compiler, kernels, [source], flags)}.so"
     if not library.is_file():
-        _compile(compiler, kernels, flags, library)
+        with beside(library) as unfinished:
+            compile_with(
+                "backend native", [compiler, *flags, f"-I{kernels / 'include'}", str(source), "-o", unfinished]
+            )
     return library
 
 
-def _key(compiler: str, kernels: Path, flags: list[str]) -> str:
-    """A digest of everything that the library depends on."""
+def key_of(compiler: str, kernels: Path, sources: Sequence[Path], flags: Sequence[str]) -> str:
+    """A digest of everything that a compiled file depends on."""
     digest = hashlib.blake2b(digest_size=12)
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_LONGEST_S, check=False)
     digest.update("\0".join([compiler, version.stdout, *flags]).encode())
-    for source in (kernels / "src" / "native.cpp", *sorted((kernels / "include" / "blink").glob("*.h"))):
+    for source in (*sources, *sorted((kernels / "include" / "blink").glob("*.h"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()
 
 
-def _compile(compiler: str, kernels: Path, flags: list[str], library: Path) -> None:
-    """Compile beside the target and rename: two processes that compile at once do not disturb each other."""
-    handle, unfinished = tempfile.mkstemp(suffix=".so", dir=library.parent)
+@contextmanager
+def beside(target: Path) -> Iterator[str]:
+    """A path beside the target that becomes it: two processes that compile at once do not disturb each other."""
+    handle, unfinished = tempfile.mkstemp(suffix=target.suffix, dir=target.parent)
     os.close(handle)
-    command = [compiler, *flags, f"-I{kernels / 'include'}", str(kernels / "src" / "native.cpp"), "-o", unfinished]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
-            raise InputError(f"backend native: {compiler} cannot compile the scheduler: {lines[0].strip()}")
-        Path(unfinished).replace(library)
-    except subprocess.TimeoutExpired:
-        raise InputError(f"backend native: {compiler} took longer than {_LONGEST_S} s") from None
+        yield unfinished
+        Path(unfinished).replace(target)
     finally:
         Path(unfinished).unlink(missing_ok=True)
+
+
+def compile_with(what: str, command: Sequence[str]) -> None:
+    """Run a compiler. Raises InputError with its first complaint; `what` stands before it."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{what}: {command[0]} took longer than {_LONGEST_S} s") from None
+    if done.returncode:
+        complaints = done.stderr.splitlines()
+        lines = [line for line in complaints if "error" in line] or complaints or ["?"]
+        raise InputError(f"{what}: {command[0]} cannot compile the scheduler: {lines[0].strip()}")

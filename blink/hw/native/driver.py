@@ -19,8 +19,9 @@ from blink.frontend.request_tracker import RequestTracker
 from blink.frontend.slot_tracker import SlotTracker
 from blink.frontend.submission import Burst, Submission, Submitter
 from blink.frontend.token_reader import News, TokenReader
-from blink.hw.native.instance import Instance
 from blink.hw.native.tokens import prompt_of, sampled, seed_of
+from blink.hw.ring import Ring, Tokens
+from blink.hw.texts import Texts
 
 EVIDENCE = ("wrong_count",)
 """Columns of events.EVIDENCE that this frontend fills."""
@@ -47,12 +48,13 @@ class Frontend:
     """Submits, cancels, reads and recycles. Times are nanoseconds since the run's start; `now` reads that clock.
 
     `ended(request, now_ns)` is called when a request is over. Tokens that arrive are compared with what the stub engine
-    samples, so that a token that was read too early or from the wrong place is seen.
+    samples, so that a token that was read too early or from the wrong place is seen. With `texts` a model samples: its
+    prompts are sent, and whoever wants its tokens gets them.
     """
 
     def __init__(
         self,
-        instance: Instance,
+        ring: Ring,
         now: Callable[[], int],
         ended: Callable[[Request, int], None],
         recorder: Recorder | None,
@@ -61,10 +63,12 @@ class Frontend:
         reads_max: int = 512,
         burst_max: int = 64,
         queue_max: int = 0,
+        texts: Texts | None = None,
     ) -> None:
-        self._instance, self._now, self._ended, self._rec = instance, now, ended, recorder
-        self._epoch, self._queue_max = instance.settings.frontend_epoch, queue_max
-        self._capacity = instance.settings.output_capacity_tokens
+        self._ring, self._now, self._ended, self._rec = ring, now, ended, recorder
+        self._texts = texts
+        self._epoch, self._queue_max = ring.settings.frontend_epoch, queue_max
+        self._capacity = ring.settings.output_capacity_tokens
         self.slots = SlotTracker()
         self.prompts = prompts = PromptArea(prompt_area_tokens)
         self._submitter = Submitter(self.slots, prompts, self._capacity, epoch=self._epoch, burst_max=burst_max)
@@ -91,6 +95,11 @@ class Frontend:
         """Requests that hold a slot."""
         return len(self._tracker)
 
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for a slot."""
+        return len(self._submitter)
+
     def request_of(self, slot: int, generation: int) -> Request | None:
         """The request that has, or had, a generation of a slot."""
         return self._by_life.get((slot, generation))
@@ -100,14 +109,22 @@ class Frontend:
         if self._queue_max and len(self._submitter) >= self._queue_max and not self.slots.free_count:
             return f"the queue for slots is full ({self._queue_max} requests)"
         request.accepted_ns = self._now()
-        prompt = prompt_of(request.request_id, request.prompt_tokens)
-        self._seeds[request.request_id] = seed_of(request.request_id, prompt)
+        self._submitter.add(self._submission(request))
         request.tokenized_ns = self._now()
         self._waiting[request.request_id] = request
-        self._submitter.add(
-            Submission(request.request_id, request.prompt_tokens, request.output_tokens_max, tokens=prompt.tobytes())
-        )
         return None
+
+    def _submission(self, request: Request) -> Submission:
+        lengths = (request.request_id, request.prompt_tokens, request.output_tokens_max)
+        if self._texts is None:
+            prompt = prompt_of(request.request_id, request.prompt_tokens)
+            self._seeds[request.request_id] = seed_of(request.request_id, prompt)
+            return Submission(*lengths, tokens=prompt.tobytes())
+        sampling = self._texts.sampling
+        return Submission(
+            *lengths, sampling.temperature, sampling.top_p, sampling.top_k, request.request_id & 0xFFFF_FFFF,
+            self._texts.prompt(request).astype(np.uint32).tobytes(),
+        )  # fmt: skip
 
     def post(self) -> bool:
         """Post one burst of what waits; False if there was nothing to post or no room for it."""
@@ -129,10 +146,11 @@ class Frontend:
         request = self._waiting.pop(submission.request_id)
         request.assigned_ns, request.slot, request.generation = now, slot, self.slots.generation(slot)
         self._by_slot[slot] = self._by_life[slot, request.generation] = request
-        self._slot_seed[slot] = self._seeds.pop(submission.request_id)
+        self._slot_seed[slot] = self._seeds.pop(submission.request_id, 0)
         self._slot_eos[slot] = request.eos_at
         self._ranged[slot] = self._wrong[slot] = 0
-        self._instance.set_eos(slot, request.eos_at)
+        if self._texts is None:
+            self._ring.set_eos(slot, request.eos_at)
         self._reader.watch(slot, request.generation)
         return request
 
@@ -157,7 +175,7 @@ class Frontend:
     def _carry_out(self, write: Write) -> None:
         self.counters.writes += 1
         self.counters.bytes_written += write.size_bytes
-        self._instance.write(write)
+        self._ring.write(write)
 
     def _note_slotless(self, now: int) -> None:
         starved = len(self._submitter) > 0 and not self.slots.free_count
@@ -196,7 +214,7 @@ class Frontend:
     def poll(self) -> bool:
         """One cycle: READ all states, READ the tokens that are new, recycle what has ended. False if nothing is new."""
         posted_ns = self._now()
-        words = self._instance.read_status()
+        words = self._ring.read_status()
         done_ns = self._now()
         news = self._reader.on_status(words)
         if news is None:
@@ -211,16 +229,19 @@ class Frontend:
     def _receive(self, news: News) -> list[int]:
         """READ the tokens that are new and hand them over; the slots that have ended, to be recycled."""
         count = news.token_count - news.token_from
-        tokens = self._instance.read_tokens(news.slots * self._capacity + news.token_from, count)
+        tokens = self._ring.read_tokens(news.slots * self._capacity + news.token_from, count)
         read_ns = self._now()
         self.counters.token_reads += int(np.count_nonzero(count))
-        self._check(news, count, tokens)
+        if self._texts is None:
+            self._check(news, count, tokens)
+        else:
+            self._give(self._texts, news, count, tokens)
         self._hand_over(news, count, read_ns)
         self._reader.on_tokens(news)
         ended: list[int] = news.slots[news.completed].tolist()
         return ended
 
-    def _check(self, news: News, count: I64, tokens: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> None:
+    def _check(self, news: News, count: I64, tokens: Tokens) -> None:
         """Every token is the one that the engine samples for this request at this place."""
         slots = np.repeat(news.slots, count)
         first = np.repeat(np.cumsum(count) - count, count)
@@ -230,6 +251,14 @@ class Frontend:
         if wrong.size:
             self.counters.wrong_tokens += wrong.size
             np.add.at(self._wrong, wrong, 1)
+
+    def _give(self, texts: Texts, news: News, count: I64, tokens: Tokens) -> None:
+        ends = np.cumsum(count).tolist()
+        for slot, first, end, many in zip(
+            news.slots.tolist(), news.token_from.tolist(), ends, count.tolist(), strict=True
+        ):
+            if many:
+                texts.taken(self._by_slot[slot], first, tokens[end - many : end])
 
     def _hand_over(self, news: News, count: I64, read_ns: int) -> None:
         slots, urgent = news.slots, news.urgent_count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Self
 
 import numpy as np
@@ -13,10 +14,49 @@ from blink.hw.native.library import Library, address_of
 from blink.hw.native.memory import SharedBlock
 from blink.hw.native.settings import NativeSettings
 from blink.hw.native.tokens import Tokens
+from blink.hw.ring import Records
 
-Records = np.ndarray[Any, np.dtype[np.void]]
+Config = np.ndarray[Any, np.dtype[np.void]]
 SALVAGE_RECORDS = 2 * SLOT_COUNT
 """More than a scheduler writes between two commits."""
+
+
+def planned(library: Library, settings: NativeSettings) -> Config:
+    """The scheduler's Config (kernels/include/blink/block.h) of these settings, with the offsets of its areas."""
+    config = np.zeros(1, library.dtypes["config"])
+    for name, value in settings.fields().items():
+        config[name] = value
+    library.plan(address_of(config))
+    return config
+
+
+def create(library: Library, settings: NativeSettings, config: Config, base: int) -> None:
+    """A fresh ring and a fresh scheduler in zeroed host memory of `total_bytes` at an address."""
+    ctypes.memmove(base, config.tobytes(), config.nbytes)
+    shapes = np.array(settings.shapes(), np.uint32).tobytes()
+    ctypes.memmove(base + int(config["shapes_offset"][0]), shapes, len(shapes))
+    library.create(base)
+    durations = settings.durations
+    prefill_ns, decode_ns = durations.prefill_ns.astype(np.uint64), durations.decode_ns.astype(np.uint64)
+    library.set_durations(base, address_of(prefill_ns), address_of(decode_ns))
+
+
+def carry_out(library: Library, base: int, write: Write) -> None:
+    """A WRITE into the ring of a block that starts at a host address. Status and descriptors are whole words."""
+    if write.data is None:
+        raise ValueError("a real ring needs the bytes of every WRITE")
+    if write.region is Region.STATUS:
+        function, count = library.write_status, write.size_bytes // 8
+    elif write.region is Region.DESCRIPTOR:
+        function, count = library.write_descriptors, write.size_bytes // 8
+    elif write.region is Region.HEADER:
+        library.set_epoch(base, int.from_bytes(write.data, "little"))
+        return
+    elif write.region is Region.PROMPT:
+        function, count = library.write_prompt, write.size_bytes
+    else:
+        raise ValueError(f"the frontend does not write the {write.region.value} area")
+    function(base, write.offset_bytes, bytes(write.data), count)
 
 
 class Instance:
@@ -26,22 +66,14 @@ class Instance:
     library, on x86 and on Arm.
     """
 
+    backend = "native"
+
     def __init__(self, library: Library, settings: NativeSettings, *, copies: int = 1) -> None:
         self.library, self.settings = library, settings
-        config = np.zeros(1, library.dtypes["config"])
-        for name, value in settings.fields().items():
-            config[name] = value
-        library.plan(address_of(config))
-        self.config = config
-        self.block = SharedBlock(copies * int(config["total_bytes"][0]))
+        self.config = planned(library, settings)
+        self.block = SharedBlock(copies * int(self.config["total_bytes"][0]))
         self.base = self.block.address
-        self.block.view(0, config.nbytes)[:] = config.tobytes()
-        shapes = np.array(settings.shapes(), np.uint32).tobytes()
-        self.block.view(int(config["shapes_offset"][0]), len(shapes))[:] = shapes
-        library.create(self.base)
-        durations = settings.durations
-        prefill_ns, decode_ns = durations.prefill_ns.astype(np.uint64), durations.decode_ns.astype(np.uint64)
-        library.set_durations(self.base, address_of(prefill_ns), address_of(decode_ns))
+        create(library, settings, self.config, self.base)
         self._words = np.zeros(SLOT_COUNT, np.uint64)
 
     @classmethod
@@ -71,9 +103,18 @@ class Instance:
         found = self.read("state_offset", "state")[0]
         return {name: int(found[name]) for name in found.dtype.names or ()}
 
-    def words(self, offset_bytes: int, count: int) -> Tokens:
-        """A copy of `count` u32 words of the block."""
-        return np.frombuffer(bytes(self.block.view(offset_bytes, 4 * count)), np.uint32)
+    def words(self, name: str, offset_bytes: int, count: int) -> Tokens:
+        """A copy of `count` u32 words, so far behind an offset of the configuration."""
+        return np.frombuffer(bytes(self.block.view(int(self.config[name][0]) + offset_bytes, 4 * count)), np.uint32)
+
+    @property
+    def report_bytes(self) -> int:
+        """Size of the report in front of its lists."""
+        return self.library.dtypes["report"].itemsize
+
+    def step(self, now_ns: int) -> int:
+        """One iteration of the scheduler in this process, at a virtual time; the code of what it did."""
+        return int(self.library.step(self.base, now_ns))
 
     def drain(self, most: int = 1 << 16) -> Records:
         """Trace records that are complete and were not drained before, at most `most`."""
@@ -95,21 +136,8 @@ class Instance:
     # --- the frontend's operations ---
 
     def write(self, write: Write) -> None:
-        """Carry out a WRITE. Those of the status and descriptor arrays are whole words."""
-        if write.data is None:
-            raise ValueError("a real ring needs the bytes of every WRITE")
-        if write.region is Region.STATUS:
-            function, count = self.library.write_status, write.size_bytes // 8
-        elif write.region is Region.DESCRIPTOR:
-            function, count = self.library.write_descriptors, write.size_bytes // 8
-        elif write.region is Region.HEADER:
-            self.library.set_epoch(self.base, int.from_bytes(write.data, "little"))
-            return
-        elif write.region is Region.PROMPT:
-            function, count = self.library.write_prompt, write.size_bytes
-        else:
-            raise ValueError(f"the frontend does not write the {write.region.value} area")
-        function(self.base, write.offset_bytes, bytes(write.data), count)
+        """Carry out a WRITE."""
+        carry_out(self.library, self.base, write)
 
     def read_status(self) -> U64:
         """A READ of the status array: (SLOT_COUNT,) control words. The array is overwritten by the next READ."""

@@ -6,9 +6,10 @@ from it; the frontend reads, checks and recycles everything that has ended. Noth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 
@@ -29,10 +30,11 @@ from blink.common.request import Request
 from blink.common.results import I64, Outcome
 from blink.common.states import SLOT_COUNT
 from blink.hw.native.driver import Frontend
-from blink.hw.native.instance import Instance
+from blink.hw.native.instance import Config, Instance
 from blink.hw.native.library import load_library
 from blink.hw.native.records import Columns, RecordReader
 from blink.hw.native.settings import Durations, NativeSettings
+from blink.hw.ring import Records, Ring, Tokens
 
 __all__ = ["STEP_NS", "Arrival", "Cancel", "Claimed", "LockStep", "StepDecision", "lockstep_settings"]
 
@@ -58,11 +60,31 @@ def lockstep_settings(machine: Machine) -> NativeSettings:
     )
 
 
+class SteppedRing(Ring, Protocol):
+    """A ring whose scheduler goes one iteration at a time, and whose structures can be read in between."""
+
+    config: Config
+
+    @property
+    def report_bytes(self) -> int:
+        """Size of the report in front of its lists."""
+
+    def step(self, now_ns: int) -> int:
+        """One iteration at a virtual time; the code of what it did."""
+
+    def read(self, name: str, structure: str, count: int = 1) -> Records:
+        """A copy of `count` structures that stand at an offset of the configuration."""
+
+    def words(self, name: str, offset_bytes: int, count: int) -> Tokens:
+        """A copy of `count` u32 words, so far behind an offset of the configuration."""
+
+
 class LockStep:
     """A scheduler that goes one iteration at a time. `close` it, or use it as a context manager.
 
     `settings` are those of a run; the virtual clock, the report and a scheduler without threads are set here. Time
-    advances by `step_ns` an iteration. A `recorder` gets the whole trace, both sides.
+    advances by `step_ns` an iteration. A `recorder` gets the whole trace, both sides. `open_ring` puts the scheduler
+    elsewhere than into this process.
     """
 
     def __init__(
@@ -72,9 +94,10 @@ class LockStep:
         flags: tuple[str, ...] = (),
         recorder: Recorder | None = None,
         step_ns: int = STEP_NS,
+        open_ring: Callable[[NativeSettings], SteppedRing] | None = None,
     ) -> None:
         settings = replace(settings, virtual_clock=True, report=True, engine_thread=False)
-        self.instance = Instance(load_library(flags), settings)
+        self.instance = open_ring(settings) if open_ring else Instance(load_library(flags), settings)
         self._step_ns, self._now_ns = step_ns, 0
         self.requests: dict[int, Request] = {}
         self.frontend = Frontend(
@@ -128,7 +151,7 @@ class LockStep:
         """One iteration of the scheduler, then one cycle of the frontend."""
         number = self.step_number
         self._now_ns += self._step_ns
-        code = self.instance.library.step(self.instance.base, self._now_ns)
+        code = self.instance.step(self._now_ns)
         records = self.instance.drain()
         columns = self._records.take(records) if records.size else None
         report = self.instance.read("report_offset", "report")[0]
@@ -158,16 +181,17 @@ class LockStep:
 
     def _list(self, skip: int, count: int) -> list[int]:
         """Entries of the lists behind the report: claimed slots, then (SLOT_COUNT further on) members."""
-        start = int(self.instance.config["report_offset"][0]) + self.instance.library.dtypes["report"].itemsize
-        return [int(word) for word in self.instance.words(start + 4 * skip, count)]
+        return [
+            int(word) for word in self.instance.words("report_offset", self.instance.report_bytes + 4 * skip, count)
+        ]
 
     def _claimed(self, count: int) -> Iterator[Claimed]:
         config = self.instance.config
         live = self.instance.read("live_offset", "live", SLOT_COUNT) if count else ()
         for slot in self._list(0, count):
             row = live[slot]
-            table = int(config["block_tables_offset"][0]) + 4 * int(row["place"]) * int(config["blocks_per_place"][0])
-            blocks = self.instance.words(table, int(row["block_count"]))
+            table = 4 * int(row["place"]) * int(config["blocks_per_place"][0])
+            blocks = self.instance.words("block_tables_offset", table, int(row["block_count"]))
             yield Claimed(int(row["request_id"]), slot, tuple(int(block) for block in blocks))
 
     def _graph(self, report: np.void) -> GraphShape | None:

@@ -62,6 +62,10 @@ class SchedulerProcess:
             return f"the scheduler's heart has not beaten for {silence_ns // 1_000_000_000} s"
         return None
 
+    def record_ns(self, host_ns: int) -> int:
+        """The scheduler's process reads the same clock."""
+        return host_ns
+
     def stop(self, how: Stop, limit_s: float = 10.0) -> bool:
         """Set the stop word and wait for the end; kill the process after `limit_s`. True if it ended by itself."""
         self._library.set_stop(self._instance.base, int(how))

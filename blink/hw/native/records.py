@@ -22,7 +22,7 @@ from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.results import I64
 from blink.hw.native.asked import Asked
-from blink.hw.native.instance import Records
+from blink.hw.ring import Records
 
 Columns = dict[str, I64]
 _GRAPHS = np.isin(np.arange(256), (Event.GRAPH_LAUNCHED, Event.GRAPH_DONE))

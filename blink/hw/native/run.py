@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from time import CLOCK_MONOTONIC, clock_gettime_ns
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from blink.hw.native.library import load_library
 from blink.hw.native.process import SchedulerProcess, Stop, default_threads
 from blink.hw.native.records import RecordReader
 from blink.hw.native.settings import Durations, NativeSettings
+from blink.hw.ring import Ring, Running
+from blink.hw.texts import Texts
 from blink.perf.admission import request_rows
 from blink.perf.plant import Plant
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
@@ -70,28 +73,52 @@ def serve(
     if scenario.system.kind != "blink":
         raise InputError(f"backend native: system.kind = {scenario.system.kind!r} is not allowed; allowed: 'blink'")
     plant = Plant.of(scenario)
-    asked = output_tokens_asked(scenario, requests)
-    rows, refusals, notes = request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked)
-    library = load_library(flags)
-    instance = Instance(library, settings_of(scenario, plant, time_scale))
-    recorder = _recorder(scenario, requests, trace_path)
+    instance = Instance(load_library(flags), settings_of(scenario, plant, time_scale))
     try:
-        run = NativeRun(scenario, rows, refusals, requests, instance, recorder, time_scale)
         process = SchedulerProcess(instance, threads or default_threads())
-        try:
-            run.go(process, progress, stop)
-        finally:
-            process.kill()
-        if time_scale:  # else no duration of the model was used
-            notes += range_notes(plant.step.range_violations(run.observed()))
-        result = run.result(load_notes(scenario, requests) + notes)
-        run.close_trace()
-    except BaseException:
-        if recorder:
-            recorder.abort()
-        raise
+        return serve_over(
+            scenario, requests, plant, instance, process, MONOTONIC_CLOCK, trace_path=trace_path, progress=progress,
+            stop=stop, time_scale=time_scale,
+        )  # fmt: skip
     finally:
         instance.close()
+
+
+def serve_over(
+    scenario: Scenario,
+    requests: Requests,
+    plant: Plant,
+    ring: Ring,
+    running: Running,
+    clock: dict[str, Any],
+    *,
+    trace_path: Path | None,
+    progress: Progress | None,
+    stop: Callable[[], bool] | None,
+    time_scale: float,
+    texts: Texts | None = None,
+) -> RunResult:
+    """Serve these requests over a ring with the scheduler that runs over it, which has ended afterwards.
+
+    `clock` is what the trace says of its times. With `texts` a model samples in place of the stub.
+    """
+    try:
+        asked = output_tokens_asked(scenario, requests)
+        rows, refusals, notes = request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked)
+        recorder = recorder_of(scenario, requests, trace_path, ring.backend, clock)
+        try:
+            run = RingRun(scenario, rows, refusals, requests, ring, recorder, time_scale, texts)
+            run.go(running, progress, stop)
+            if time_scale and texts is None:  # else no duration of the model was used
+                notes += range_notes(plant.step.range_violations(run.observed()))
+            result = run.result(load_notes(scenario, requests) + notes)
+            run.close_trace()
+        except BaseException:
+            if recorder:
+                recorder.abort()
+            raise
+    finally:
+        running.kill()
     return result
 
 
@@ -115,8 +142,8 @@ def settings_of(scenario: Scenario, plant: Plant, time_scale: float) -> NativeSe
     )
 
 
-class NativeRun:
-    """The loop of one run, and what comes of it."""
+class RingRun:
+    """The loop of one run over a ring, and what comes of it."""
 
     def __init__(
         self,
@@ -124,11 +151,12 @@ class NativeRun:
         rows: list[Request],
         refusals: dict[int, str],
         load: Requests,
-        instance: Instance,
+        ring: Ring,
         recorder: Recorder | None,
         time_scale: float,
+        texts: Texts | None = None,
     ) -> None:
-        self._scenario, self._rows, self._refusals, self._instance = scenario, rows, refusals, instance
+        self._scenario, self._rows, self._refusals, self._ring = scenario, rows, refusals, ring
         self._rec = recorder
         self._start_ns = monotonic_ns()
         arrivals = scenario.workload.arrivals
@@ -137,11 +165,12 @@ class NativeRun:
         self.clients = RealClients(rows, load, patience, concurrency, time_scale)
         frontend = scenario.frontend
         self.frontend = Frontend(
-            instance, self.now, self.clients.ended, recorder,
-            prompt_area_tokens=instance.settings.prompt_area_tokens,
+            ring, self.now, self.clients.ended, recorder,
+            prompt_area_tokens=ring.settings.prompt_area_tokens,
             reads_max=frontend.token_reads_per_poll_max,
             burst_max=frontend.submissions_per_burst_max,
             queue_max=frontend.queue_max,
+            texts=texts,
         )  # fmt: skip
         self._records = RecordReader(recorder, self.frontend.request_of)
         self._partial = False
@@ -155,10 +184,11 @@ class NativeRun:
 
     # --- the loop ---
 
-    def go(self, process: SchedulerProcess, progress: Progress | None, stop: Callable[[], bool] | None) -> None:
+    def go(self, process: Running, progress: Progress | None, stop: Callable[[], bool] | None) -> None:
         """Serve until every request is over and every slot is free again, or until something ends the run early."""
         process.wait_until_up()
-        self._start_ns = self._records.start_ns = monotonic_ns()
+        self._start_ns = monotonic_ns()
+        self._records.start_ns = process.record_ns(self._start_ns)
         checked_ns, quiet = 0, 0
         while self.clients.open_count or self.frontend.in_ring_count:
             busy = self._cycle()
@@ -201,18 +231,18 @@ class NativeRun:
         self.clients.ended(request, self.now())
 
     def _drain(self) -> None:
-        while (records := self._instance.drain()).size:
+        while (records := self._ring.drain()).size:
             self._records.take(records)
         if self._rec and self._rec.due():
             self._rec.flush(self._records.last_ns)
 
-    def _healthy(self, process: SchedulerProcess) -> bool:
+    def _healthy(self, process: Running) -> bool:
         fault = process.fault()
         if fault is not None:
             self._partial = self._lost = True
             self._notes.append(fault)
             return False
-        if self._instance.state()["failed"]:
+        if self._ring.state()["failed"]:
             self._give_up()
         return True
 
@@ -224,7 +254,7 @@ class NativeRun:
         for request in self.frontend.unfinished():
             self.frontend.cancel(request, Outcome.FAILED)
 
-    def _finish(self, process: SchedulerProcess) -> None:
+    def _finish(self, process: Running) -> None:
         self._end_ns = self.now()
         if not self._lost:
             self._lost = not process.stop(Stop.ABORT if self._partial else Stop.DRAIN)
@@ -234,17 +264,17 @@ class NativeRun:
 
     def observed(self) -> dict[str, tuple[int, int]]:
         """What was asked of the step model. Call after `go`."""
-        whole = not self._lost and not self._instance.state()["trace_dropped"]
+        whole = not self._lost and not self._ring.state()["trace_dropped"]
         return self._records.asked.observed(whole=whole)
 
     def result(self, notes: list[str]) -> RunResult:
         """Columns and counters of the run. Call after `go`."""
         table = request_table(self._rows)
-        state = self._instance.state()
+        state = self._ring.state()
         counters = self.frontend.counters
         scheduler = SchedulerCounters(
-            kv_blocks_total=self._instance.settings.kv_block_count,
-            batch_limit=self._instance.settings.limits.batch_max,
+            kv_blocks_total=self._ring.settings.kv_block_count,
+            batch_limit=self._ring.settings.limits.batch_max,
             slots_in_use_max=counters.slots_in_use_max,
             wait_slot_ns=counters.wait_slot_ns,
         )
@@ -286,11 +316,14 @@ class NativeRun:
             {"free": slots.free_count, "in_use": slots.in_use_count, "recovering": slots.recovering_count},
             complete=not self._partial,
             idle_status_reads=self.frontend.counters.idle_status_reads,
-            dropped_by_gpu=self._instance.state()["trace_dropped"] + self._lost,
+            dropped_by_gpu=self._ring.state()["trace_dropped"] + self._lost,
         )
 
 
-def _recorder(scenario: Scenario, load: Requests, trace_path: Path | None) -> Recorder | None:
+def recorder_of(
+    scenario: Scenario, load: Requests, trace_path: Path | None, backend: str, clock: dict[str, Any]
+) -> Recorder | None:
+    """A recorder of both sides of a run; None where no trace is wanted."""
     if trace_path is None:
         return None
     resolved = scenario.resolved()
@@ -299,11 +332,11 @@ def _recorder(scenario: Scenario, load: Requests, trace_path: Path | None) -> Re
         digest.update(np.ascontiguousarray(column).tobytes())
     header = TraceHeader(
         run=digest.hexdigest(),
-        backend="native",
+        backend=backend,
         seed=scenario.seed,
         layout_hash=layout_hash(),
         configuration=resolved,
-        clock=MONOTONIC_CLOCK,
+        clock=clock,
         token_reads=scenario.trace.token_reads,
         evidence=EVIDENCE,
     )

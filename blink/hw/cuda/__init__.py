@@ -1,0 +1,1 @@
+"""The CUDA backend: the device scheduler as a persistent kernel, captured graphs, a ring that the host reaches."""

@@ -1,0 +1,73 @@
+"""What the frontend and the loop of a run ask of hardware: a ring that they reach, and a scheduler over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blink.common.layout import U64
+from blink.frontend.operations import Write
+
+if TYPE_CHECKING:
+    from blink.hw.native.process import Stop
+    from blink.hw.native.settings import NativeSettings
+
+Records = NDArray[np.void]
+Tokens = NDArray[np.uint32]
+
+
+class Ring(Protocol):
+    """The frontend's one-sided operations, and what a host reads of the scheduler beside them.
+
+    WRITEs take effect in the order in which they are made. `set_eos` is in force before a WRITE that follows it.
+    """
+
+    @property
+    def settings(self) -> NativeSettings:
+        """What the scheduler was created with."""
+
+    @property
+    def backend(self) -> str:
+        """Its name in traces and messages."""
+
+    def write(self, write: Write) -> None:
+        """Carry out a WRITE."""
+
+    def read_status(self) -> U64:
+        """A READ of the status array: (SLOT_COUNT,) control words, which the next READ overwrites."""
+
+    def read_tokens(self, offset: NDArray[np.int64], count: NDArray[Any]) -> Tokens:
+        """READs of ranges of the output area, in tokens, one after another."""
+
+    def set_eos(self, slot: int, eos_at: int) -> None:
+        """Tell the stub with which token the slot's next request ends; before its submission."""
+
+    def drain(self) -> Records:
+        """Trace records that are complete and were not drained before; empty if there are none now."""
+
+    def state(self) -> dict[str, int]:
+        """The scheduler's state by field, as it is now."""
+
+    def close(self) -> None:
+        """Give the memory back."""
+
+
+class Running(Protocol):
+    """A scheduler that runs over a ring by itself."""
+
+    def wait_until_up(self) -> None:
+        """Return once the heart beats. Raises RuntimeError if it does not begin to."""
+
+    def fault(self) -> str | None:
+        """Why the scheduler will not go on, None if it is well."""
+
+    def stop(self, how: Stop, limit_s: float = 10.0) -> bool:
+        """Set the stop word and wait for the end. True if it ended by itself."""
+
+    def kill(self) -> None:
+        """End it at once; nothing if it has ended."""
+
+    def record_ns(self, host_ns: int) -> int:
+        """A time of the host's monotonic clock on the clock of the scheduler's trace records."""
