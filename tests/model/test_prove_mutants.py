@@ -27,6 +27,7 @@ from blink.prove.rules import Rules
 from blink.prove.state import State, initial, is_idle
 from blink.prove.story import story
 from blink.report.proof import configurations_markdown, mutants_markdown
+from tests.model.prove_paths import random_path
 from tests.shared import ROOT
 
 KILLED = {
@@ -194,20 +195,7 @@ def test_a_count_before_its_token_shows_in_a_trace_of_a_client_too() -> None:
 def test_every_path_of_the_protocol_conforms(configuration: Configuration, seed: int, length: int) -> None:
     """The model and the executable specification of traces agree: what one reaches the other accepts."""
     rules, choices = Rules.of(configuration), np.random.default_rng(seed)
-    state, steps = initial(configuration), list[Step]()
-    while len(steps) < 4_000:
-        possible = moves(rules, state)
-        if len(steps) >= length:
-            if is_idle(state):
-                break
-            possible = [move for move in possible if move[0].drains]
-        if not possible:
-            break
-        action, place = possible[int(choices.integers(len(possible)))]
-        after = action.effect(rules, state, place)
-        steps.append(Step(state, action, place, after))
-        state = after
-    assert is_idle(state)
+    steps = random_path(configuration, choices, length)
     assert check_trace(trace_of(rules, steps, drained=True)).code == CONFORMS
     cut = int(choices.integers(len(steps) + 1))
     assert check_trace(trace_of(rules, steps[:cut], drained=False)).code == CONFORMS
