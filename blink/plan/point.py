@@ -17,6 +17,9 @@ from blink.common.errors import InputError
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Event
 
+    from blink.common.results import RunResult
+    from blink.workload.requests import Requests
+
 Key = tuple[tuple[str, Any], ...]
 """What a point differs in from the others, as (name, value) pairs."""
 
@@ -39,10 +42,16 @@ class Point:
         """The key in words."""
         return ", ".join(f"{name} {value}" for name, value in self.key)
 
+    def summarize(self, result: RunResult, requests: Requests) -> dict[str, Any]:
+        """What is kept of the run; a kind of point that keeps something else has its own."""
+        from blink.common.summary import summarize
+
+        return summarize(result)
+
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """A run that went to its end; `summary` is what summary.json would hold."""
+    """A run that went to its end; `summary` is what summary.json would hold, or what the point keeps."""
 
     key: Key
     summary: dict[str, Any]
@@ -75,7 +84,6 @@ def run_points(
 
 def run_point(point: Point, stop: Callable[[], bool] | None = None) -> PointResult | None:
     """Simulate one point here; None if it was stopped before its end. InputError names the point."""
-    from blink.common.summary import summarize
     from blink.sim.run import simulate
     from blink.workload.build import build_load
 
@@ -84,7 +92,7 @@ def run_point(point: Point, stop: Callable[[], bool] | None = None) -> PointResu
         result = simulate(scenario, requests, stop=stop)
     except InputError as error:
         raise InputError(f"{point.label}: {error}") from None
-    return None if result.partial else PointResult(point.key, summarize(result))
+    return None if result.partial else PointResult(point.key, point.summarize(result, requests))
 
 
 def _run_here(points: Sequence[Point], progress: Progress | None, stop: Callable[[], bool] | None) -> list[PointResult]:

@@ -13,6 +13,7 @@ from blink.plan.reproduce.testbed import INTERFERED, ISOLATED
 
 DISTURBED: Registry = {}
 BOTH = (ISOLATED, INTERFERED)
+MEANS = {"TTFT": "mean_ttft_ms", "TPOT": "mean_tpot_e2e_ms"}
 
 
 def retained(evidence: Evidence, model: str, system: str) -> float:
@@ -48,8 +49,8 @@ def _blink(evidence: Evidence) -> dict[str, Prediction]:
         return evidence.inflation(model, BLINK, name, BOTH)
 
     models = evidence.bed.models
-    changes = [", ".join(pair) for pair in product(models, ("p99_ttft_ms", "p99_tpot_ms", "throughput"))]
-    means = [", ".join(pair) for pair in product(models, ("mean_ttft_ms", "mean_tpot_ms"))]
+    changes = [", ".join(pair) for pair in product(models, ("p99_ttft_ms", "p99_tpot_e2e_ms", "throughput"))]
+    means = [", ".join(pair) for pair in product(models, ("mean_ttft_ms", "mean_tpot_e2e_ms"))]
     return {
         "ttft_tpot_throughput_change_max": gathered(changes, change),
         "energy_change_max": gathered(models, energy, "at the plateau"),
@@ -67,7 +68,7 @@ def _engines(evidence: Evidence) -> dict[str, Prediction]:
 
     return {
         "ttft": gathered(engines, lambda engine: evidence.inflation(model, engine, "p99_ttft_ms", BOTH)),
-        "tpot": gathered(engines, lambda engine: evidence.inflation(model, engine, "p99_tpot_ms", BOTH)),
+        "tpot": gathered(engines, lambda engine: evidence.inflation(model, engine, "p99_tpot_e2e_ms", BOTH)),
         "throughput_retained": gathered(engines, lambda engine: retained(evidence, model, engine)),
         "serviceable_load_lost": gathered(engines, lost, "of the rates that were run"),
     }
@@ -90,9 +91,9 @@ def _plateaus(evidence: Evidence) -> dict[str, Prediction]:
 def _means(evidence: Evidence) -> dict[str, Prediction]:
     def inflation(label: str) -> float:
         model, engine, name = label.split()
-        return evidence.inflation(model, engine, f"mean_{name.lower()}_ms", BOTH)
+        return evidence.inflation(model, engine, MEANS[name], BOTH)
 
-    labels = [f"{pair} {name}" for pair in _pairs(evidence) for name in ("TTFT", "TPOT")]
+    labels = [f"{pair} {name}" for pair in _pairs(evidence) for name in MEANS]
     return {"value": gathered(labels, inflation, "mean TTFT, mean TPOT")}
 
 

@@ -1,4 +1,4 @@
-"""What the runs say: figures by key, pooled over seeds; saturation, plateaus, ratios over Blink's pre-saturation rates."""
+"""What the runs say: figures by key, pooled over seeds; saturation, plateaus, means over pre-saturation rates."""
 
 from __future__ import annotations
 
@@ -42,19 +42,36 @@ class Evidence:
         """The key of a point of the load curves."""
         return ("load", model, system, condition, f"{rate:g}")
 
-    def throughput(self, key: Key, tokens: str = "delivered_tokens") -> float:
-        """Tokens/s, pooled over seeds."""
-        return _sum(self.seeds(key), tokens) / _sum(self.seeds(key), "seconds")
+    def throughput(self, key: Key, tokens: str = "output_tokens") -> float:
+        """Tokens/s of the requests that were complete in time, pooled over seeds. NoEvidenceError if none was."""
+        found = _sum(self.seeds(key), tokens)
+        if not found:
+            raise NoEvidenceError(f"{' '.join(key)}: no request was complete in time")
+        return found / _sum(self.seeds(key), "seconds")
 
-    def achieved(self, key: Key) -> float:
-        """Share of the offered output tokens that was delivered in the same time, pooled over seeds."""
-        offered = _sum(self.seeds(key), "offered_tokens")
-        return _sum(self.seeds(key), "delivered_tokens") / offered if offered else 0.0
+    def offered(self, key: Key) -> float:
+        """Output tokens/s that were asked for, pooled over seeds."""
+        return _sum(self.seeds(key), "asked_tokens") / _sum(self.seeds(key), "seconds")
+
+    def capacity(self, model: str, system: str, condition: str) -> float:
+        """The most output tokens/s that were delivered at any rate, without the time in which a run fills up."""
+        keys = [self.at(model, system, condition, rate) for rate in self.bed.rates]
+        return max(_sum(self.seeds(key), "delivered_tokens") / _sum(self.seeds(key), "steady_seconds") for key in keys)
 
     def serviceable(self, model: str, system: str, condition: str) -> float:
-        """The highest rate with at least 95 % of the offered throughput; 0 if there is none."""
-        keys = {rate: self.at(model, system, condition, rate) for rate in self.bed.rates}
-        return max((rate for rate, key in keys.items() if self.achieved(key) >= SERVICEABLE_SHARE), default=0.0)
+        """The highest rate with at least 95 % of the offered throughput; 0 if there is none.
+
+        What a system gives at a rate, once a run has lasted, is what is offered or its capacity, whichever is less: so
+        the rate is serviceable if the capacity is 95 % of the mean offered throughput. A run of half a minute does not
+        show it by itself, since the answers to its last requests are still under way when it ends.
+        """
+        most = self.capacity(model, system, condition) / self.tokens_per_request()
+        return max((rate for rate in self.bed.rates if SERVICEABLE_SHARE * rate <= most), default=0.0)
+
+    def tokens_per_request(self) -> float:
+        """Mean output length over all runs of the load curves."""
+        runs = [figures for key, seeds in sorted(self.runs.items()) if key[0] == "load" for figures in seeds]
+        return _sum(runs, "asked_tokens") / _sum(runs, "requests")
 
     def before_saturation(self, model: str, condition: str) -> list[float]:
         """The rates up to Blink's saturation point. Raises NoEvidenceError if it is saturated at all of them."""
@@ -64,13 +81,14 @@ class Evidence:
             raise NoEvidenceError(f"{model}, {condition}: Blink is saturated at every rate")
         return rates
 
-    def plateau(self, model: str, system: str, condition: str, tokens: str = "delivered_tokens") -> float:
-        """The highest throughput over the rates, in tokens/s."""
-        return max(self.throughput(self.at(model, system, condition, rate), tokens) for rate in self.bed.rates)
+    def plateau(self, model: str, system: str, condition: str, tokens: str = "output_tokens") -> float:
+        """The highest output throughput over the rates, or the throughput of other tokens at that rate; in tokens/s."""
+        return self.throughput(self.at(model, system, condition, self.plateau_rate(model, system, condition)), tokens)
 
     def plateau_rate(self, model: str, system: str, condition: str) -> float:
         """The rate at which throughput is highest."""
-        return max(self.bed.rates, key=lambda rate: self.throughput(self.at(model, system, condition, rate)))
+        keys = {rate: self.at(model, system, condition, rate) for rate in self.bed.rates}
+        return max(keys, key=lambda rate: _sum(self.seeds(keys[rate]), "output_tokens"))
 
     def over_blink(self, model: str, name: str, condition: str = ISOLATED) -> dict[str, float]:
         """Each engine's figure over Blink's: geometric mean over Blink's pre-saturation rates."""

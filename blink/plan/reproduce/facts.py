@@ -15,6 +15,7 @@ PUBLISHED = Path(__file__).resolve().parents[1] / "published"
 CALIBRATED, GIVEN, PREDICTED = "calibrated", "given", "predicted"
 CALIBRATION_FACTS_MAX = 8
 EVERY = "*"
+FORMS = ("value", "range", "at_most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,10 @@ def _fact(table: dict[str, Any], uses: Mapping[tuple[str, str], str]) -> Fact:
 
 
 def _quantity(fact: str, name: str, entry: dict[str, Any], unit: str | None) -> Quantity:
-    forms = {
-        "value": lambda found: (found, found),
-        "range": lambda found: (found[0], found[1]),
-        "at_most": lambda found: (-math.inf, found),
-    }
-    given = [form for form in forms if form in entry]
+    given = [form for form in FORMS if form in entry]
     own_unit = entry.get("unit", unit)
     if len(given) != 1 or own_unit is None:
-        raise InputError(f"facts.toml: {fact}: {name}: needs a unit, and one of value, range and at_most")
-    low, high = forms[given[0]](entry[given[0]])
+        raise InputError(f"facts.toml: {fact}: {name}: needs a unit, and one of {', '.join(FORMS)}")
+    found = entry[given[0]]
+    low, high = {"value": (found, found), "range": found, "at_most": (-math.inf, found)}[given[0]]
     return Quantity(name, own_unit, float(low), float(high), bool(entry.get("words")))

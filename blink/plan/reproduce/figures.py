@@ -3,51 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import StringIO
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from blink.common.errors import InputError
 from blink.plan.interval import mean_interval
 from blink.plan.reproduce.evidence import BLINK, Evidence, NoEvidenceError
 from blink.plan.reproduce.testbed import INTERFERED, ISOLATED, Key
-from blink.report.plot import BLUE, DPI, GREEN, INK, INSTALL, MUTED, ORANGE, RC, RED
+from blink.plan.reproduce.window import Figures
+from blink.report.plot import BLUE, GREEN, INK, MUTED, ORANGE, RED, plain_log, save_figure
 
 COLOURS = {BLINK: BLUE, "trtllm": ORANGE, "vllm": GREEN, "sglang": RED}
 NAMES = {BLINK: "Blink", "trtllm": "TensorRT-LLM", "vllm": "vLLM", "sglang": "SGLang"}
 LINES: dict[str, Any] = {ISOLATED: "-", INTERFERED: (0, (4, 2))}
-LATENCIES = (("p99_ttft_ms", "P99 TTFT, ms"), ("p99_tpot_ms", "P99 TPOT, ms"), ("p50_ttft_ms", "P50 TTFT, ms"))
+LATENCIES = (("p99_ttft_ms", "P99 TTFT, ms"), ("p99_tpot_e2e_ms", "P99 TPOT, ms"), ("p50_ttft_ms", "P50 TTFT, ms"))
+TOKENS = "output_tokens"
 THROUGHPUT = "Output throughput, tokens/s"
 CURVES_INCHES, SWEEP_INCHES = (13.5, 12.0), (13.5, 4.2)
 
 
-def require_matplotlib() -> None:
-    """Raises InputError if figures cannot be drawn."""
-    try:
-        import matplotlib  # noqa: F401, ICN001
-    except ImportError:
-        raise InputError(f"--out: the report has figures, and matplotlib is not installed: {INSTALL}") from None
-
-
-def curves_svg(evidence: Evidence) -> str:
+def draw_curves(evidence: Evidence, out: Path) -> None:
     """Latencies and throughput over the request rate: a column a model, a colour a system, dashed beside other jobs."""
-    return _svg(CURVES_INCHES, lambda figure: _curves(figure, evidence))
+    save_figure(out, CURVES_INCHES, lambda figure: _curves(figure, evidence))
 
 
-def sweep_svg(evidence: Evidence) -> str:
+def draw_sweep(evidence: Evidence, out: Path) -> None:
     """Latency and throughput over interference threads, with 95 % confidence bands over the seeds."""
-    return _svg(SWEEP_INCHES, lambda figure: _sweep(figure, evidence))
-
-
-def _svg(inches: tuple[float, float], draw: Callable[[Any], None]) -> str:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(RC):
-        figure = Figure(figsize=inches, dpi=DPI, layout="constrained")
-        draw(figure)
-        text = StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    save_figure(out, SWEEP_INCHES, lambda figure: _sweep(figure, evidence))
 
 
 def _curves(figure: Any, evidence: Evidence) -> None:
@@ -56,18 +38,18 @@ def _curves(figure: Any, evidence: Evidence) -> None:
     for column, model in enumerate(models):
         grid[0][column].set_title(model, loc="left", fontweight="bold", fontsize=10, pad=8)
         for row, (name, _) in enumerate(LATENCIES):
-            _lines(grid[row][column], evidence, model, lambda key, name=name: evidence.figure(key, name))
+            _lines(grid[row][column], evidence, model, partial(evidence.figure, name=name))
             grid[row][column].set_yscale("log")
         _lines(grid[-1][column], evidence, model, evidence.throughput)
         _offered(grid[-1][column], evidence, model)
         grid[-1][column].set_xlabel("requests/s")
     for row, label in enumerate((*(label for _, label in LATENCIES), THROUGHPUT)):
         grid[row][0].set_ylabel(label, color=INK)
-        _plain(grid[row][0].yaxis)
+        plain_log(grid[row][0].yaxis)
     axes = grid[0][0]
     axes.set_xscale("log", base=2)
     axes.set_xticks([rate for rate in (1, 2, 4, 8, 16, 32) if rate <= max(evidence.bed.rates)])
-    _plain(axes.xaxis)
+    plain_log(axes.xaxis)
     _legend(figure, with_conditions=True)
 
 
@@ -94,7 +76,7 @@ def _offered(axes: Any, evidence: Evidence, model: str) -> None:
     most = max(evidence.plateau(model, system, ISOLATED) for system in evidence.bed.systems)
     points = []
     for rate in evidence.bed.rates:
-        asked = evidence.throughput(evidence.at(model, BLINK, ISOLATED, rate), "offered_tokens")
+        asked = evidence.offered(evidence.at(model, BLINK, ISOLATED, rate))
         if asked <= 1.1 * most:
             points.append((rate, asked))
     if points:
@@ -102,17 +84,17 @@ def _offered(axes: Any, evidence: Evidence, model: str) -> None:
 
 
 def _sweep(figure: Any, evidence: Evidence) -> None:
-    panels = (*LATENCIES[:2], ("output_tok_s", THROUGHPUT))
+    panels = (*LATENCIES[:2], (TOKENS, THROUGHPUT))
     for axes, (name, label) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         for system in reversed(evidence.bed.systems):
             _band(axes, evidence, system, name)
-        if name != "output_tok_s":
+        if name != TOKENS:
             axes.set_yscale("log")
-        _plain(axes.yaxis)
+        plain_log(axes.yaxis)
         axes.set_title(label, loc="left", fontweight="bold", fontsize=10, pad=8)
         axes.set_xlabel("threads of other jobs")
         axes.set_xticks(evidence.bed.threads)
-        if name == "output_tok_s":
+        if name == TOKENS:
             axes.set_ylim(0, None)
     _legend(figure, with_conditions=False)
 
@@ -121,7 +103,7 @@ def _band(axes: Any, evidence: Evidence, system: str, name: str) -> None:
     rows = []
     for threads in evidence.bed.threads:
         seeds = evidence.runs.get(("sweep", system, str(threads)), ())
-        interval = mean_interval([figures[name] for figures in seeds])
+        interval = mean_interval([_of(figures, name) for figures in seeds])
         if interval is not None:
             rows.append((threads, interval))
     if not rows:
@@ -131,6 +113,11 @@ def _band(axes: Any, evidence: Evidence, system: str, name: str) -> None:
     low = [max(row.low if row.low is not None else row.estimate, row.estimate / 10) for _, row in rows]
     high = [row.high if row.high is not None else row.estimate for _, row in rows]
     axes.fill_between(at, low, high, color=COLOURS[system], alpha=0.15, linewidth=0)
+
+
+def _of(figures: Figures, name: str) -> float | None:
+    value = figures[name]
+    return value if value is None or name != TOKENS else value / (figures["seconds"] or 1.0)
 
 
 def _legend(figure: Any, *, with_conditions: bool) -> None:
@@ -145,11 +132,3 @@ def _legend(figure: Any, *, with_conditions: bool) -> None:
             Line2D([], [], color=MUTED, linewidth=0.8, label="offered"),
         ]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
-
-
-def _plain(axis: Any) -> None:
-    """1, 10, 100 in place of powers."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())

@@ -9,7 +9,7 @@ from blink.plan.reproduce.testbed import INTERFERED, ISOLATED
 LOADED: Registry = {}
 SHORT = {"llama3_8b": "llama-3-8b", "qwen3_32b": "qwen3-32b", "qwen3_30b_a3b": "qwen3-30b-a3b", "phi4": "phi-4"}
 """How the facts' names call a model -> its profile."""
-PREFILLED = "prefilled_tokens"
+PREFILLED = "prompt_tokens"
 
 
 def over_blink(evidence: Evidence, model: str, name: str) -> Prediction:
@@ -26,7 +26,9 @@ def _rates(evidence: Evidence, model: str, condition: str) -> str:
 @register(LOADED, "scheduling.cpu_resident_makespan", "makespan")
 def _makespan(evidence: Evidence) -> dict[str, Prediction]:
     def ratio(output: str) -> float:
-        on_cpu, on_gpu = (evidence.figure(("makespan", where, output), "makespan_s") for where in ("cpu-resident", BLINK))
+        on_cpu, on_gpu = (
+            evidence.figure(("makespan", where, output), "makespan_s") for where in ("cpu-resident", BLINK)
+        )
         return on_cpu / on_gpu
 
     outputs = [str(output) for output in evidence.bed.document["makespan"]["output_tokens"]]
@@ -67,7 +69,7 @@ def _ttft_llama(evidence: Evidence) -> dict[str, Prediction]:
 
 @register(LOADED, "isolated.p99_tpot_ratio.llama3_8b", "load")
 def _tpot_llama(evidence: Evidence) -> dict[str, Prediction]:
-    return {"value": over_blink(evidence, SHORT["llama3_8b"], "p99_tpot_ms")}
+    return {"value": over_blink(evidence, SHORT["llama3_8b"], "p99_tpot_e2e_ms")}
 
 
 @register(LOADED, "isolated.p50_ttft_ratio.llama3_8b", "load")
@@ -82,7 +84,7 @@ def _ttft_moe(evidence: Evidence) -> dict[str, Prediction]:
 
 @register(LOADED, "isolated.p99_tpot_ratio.qwen3_30b_a3b", "load")
 def _tpot_moe(evidence: Evidence) -> dict[str, Prediction]:
-    return {"value": over_blink(evidence, SHORT["qwen3_30b_a3b"], "p99_tpot_ms")}
+    return {"value": over_blink(evidence, SHORT["qwen3_30b_a3b"], "p99_tpot_e2e_ms")}
 
 
 @register(LOADED, "isolated.p50_ttft_ms.qwen3_30b_a3b", "load")
@@ -93,13 +95,18 @@ def _median_moe(evidence: Evidence) -> dict[str, Prediction]:
         keys = [evidence.at(model, system, ISOLATED, rate) for rate in evidence.before_saturation(model, ISOLATED)]
         return geometric_mean(evidence.figure(key, "p50_ttft_ms") for key in keys)
 
-    return {system: gathered([""], lambda _, system=system: median(system)) for system in (BLINK, "trtllm")}
+    found = gathered((BLINK, "trtllm"), median)
+    return {
+        system: Prediction({"": value}) if (value := found.values.get(system)) else Prediction(absent=found.note)
+        for system in (BLINK, "trtllm")
+    }
 
 
 @register(LOADED, "isolated.p999_ratio.qwen3_32b", "load")
 def _tail_dense(evidence: Evidence) -> dict[str, Prediction]:
     model = SHORT["qwen3_32b"]
-    return {name: over_blink(evidence, model, f"p999_{name}_ms") for name in ("ttft", "tpot")}
+    names = {"ttft": "p999_ttft_ms", "tpot": "p999_tpot_e2e_ms"}
+    return {quantity: over_blink(evidence, model, name) for quantity, name in names.items()}
 
 
 @register(LOADED, "isolated.plateau_over_trtllm", "load")

@@ -31,4 +31,5 @@ def _measured(scenario: str) -> str:
 
 
 def _splitwise(path: Path) -> str:
-    return fit_splitwise.compare(path)
+    fit = fit_splitwise.Fit(fit_splitwise.read_rows(path))
+    return fit_splitwise.report(fit, fit.fit())

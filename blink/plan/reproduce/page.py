@@ -14,7 +14,8 @@ from blink.plan.reproduce.terminal import warnings
 from blink.plan.reproduce.verdict import Verdict, totals
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1b1f24; max-width: 1180px; margin: 2.5rem auto; padding: 0 1.25rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1b1f24; max-width: 1180px; margin: 2.5rem auto; }
+body { padding: 0 1.25rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.6rem; }
 p, li { max-width: 46rem; } .dim { color: #6a737d; } .warn { color: #8a5300; font-weight: 600; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
@@ -55,9 +56,9 @@ def _method(found: Reproduction) -> str:
     rates = ", ".join(f"{rate:g}" for rate in bed.rates)
     return (
         f"blink {__version__}. {found.run_count:,} simulated runs: Poisson arrivals at {rates} requests/s for "
-        f"{bed.duration_s:g} s, ShareGPT-like lengths, {bed.seeds} seeds. Latencies are those of the requests that were "
-        "complete by then; throughput leaves out the first quarter. Geometric means over seeds, and over Blink's "
-        "pre-saturation rates where the fact says so."
+        f"{bed.duration_s:g} s, ShareGPT-like lengths, {bed.seeds} seeds. As guidellm does, only requests that were "
+        "complete by then count, and TPOT is a request's whole latency over its tokens. Geometric means over seeds, and "
+        "over Blink's pre-saturation rates where the fact says so."
     )
 
 
@@ -67,7 +68,9 @@ def _facts(found: Reproduction) -> str:
     for verdict in found.verdicts:
         if verdict.fact.id != last:
             last = verdict.fact.id
-            rows.append(f'<tr class="fact"><td colspan="6"><code>{escape(last)}</code><br>{escape(verdict.fact.says)}</td></tr>')
+            rows.append(
+                f'<tr class="fact"><td colspan="6"><code>{escape(last)}</code><br>{escape(verdict.fact.says)}</td></tr>'
+            )
         rows.append(_row(verdict))
     return "\n".join([*rows, "</table>"])
 

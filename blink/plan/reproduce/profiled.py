@@ -60,7 +60,9 @@ def _host_launch(evidence: Evidence) -> dict[str, Prediction]:
 @register(PROFILED, "launch.window")
 def _window(evidence: Evidence) -> dict[str, Prediction]:
     gpu = _gpu(evidence)
-    return {"value": one(gpu.launch_window_max, f"{_source(gpu, 'launch_window_max')}; measured on this project's H200")}
+    return {
+        "value": one(gpu.launch_window_max, f"{_source(gpu, 'launch_window_max')}; measured on this project's H200")
+    }
 
 
 @register(PROFILED, "launch.saved_512_tokens_ms")
@@ -68,7 +70,9 @@ def _saved(evidence: Evidence) -> dict[str, Prediction]:
     gpu = _gpu(evidence)
     device_ns = gpu.loop_overhead_ns + gpu.relaunch_ns / gpu.launch_window_max
     saved_ms = GENERATED_TOKENS * (gpu.host_loop_ns - device_ns) / 1e6
-    return {"value": one(saved_ms, "512 times host_loop_ns less launch, completion, publication and share of a relaunch")}
+    return {
+        "value": one(saved_ms, "512 times host_loop_ns less launch, completion, publication and share of a relaunch")
+    }
 
 
 @register(PROFILED, "ring.slots")

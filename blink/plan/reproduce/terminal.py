@@ -13,6 +13,7 @@ from blink.plan.reproduce import words
 from blink.plan.reproduce.carry_out import Reproduction
 from blink.plan.reproduce.verdict import Verdict, totals
 
+COLUMN_WIDTHS = (19, 16, 14, 10, 4, 10)
 STYLES = {"ok": "green", "miss": "bold red", "-": "dim"}
 
 
@@ -31,7 +32,9 @@ def warnings(found: Reproduction) -> list[str]:
     """What a reader must know before the figures."""
     lines = []
     if found.bed.quick:
-        lines.append("Quick: few rates and short runs. It shows that the command works; its figures are not to be quoted.")
+        lines.append(
+            "Quick: few rates and short runs. It shows that the command works; its figures are not to be quoted."
+        )
     if found.partial:
         lines.append("PARTIAL: stopped before every run was made. The figures cover those that were.")
     return lines
@@ -42,16 +45,18 @@ def _print_fact(verdicts: list[Verdict], console: Console) -> None:
     console.print()
     console.print(Text(fact.id, style="bold"))
     console.print(Padding(Text(fact.says, style="dim"), (0, 0, 0, 2)))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for width, justify in ((24, "left"), (18, "left"), (18, "left"), (5, "left")):
-        table.add_column(min_width=min(width, 12), max_width=width, justify=justify)  # type: ignore[arg-type]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for width in COLUMN_WIDTHS:
+        table.add_column(width=width)
     for verdict in verdicts:
         sign = words.mark(verdict)
         table.add_row(
             words.name(fact, verdict.quantity) or "published, twin",
             words.published(verdict.quantity),
             words.predicted(verdict),
-            Text(f"{verdict.word}, {verdict.use} ").append(sign, style=STYLES[sign]),
+            words.short(verdict),
+            Text(sign, style=STYLES[sign]),
+            Text(verdict.use, style="dim"),
         )
     console.print(Padding(table, (0, 0, 0, 2)))
     for text in _explanations(verdicts):
@@ -59,14 +64,16 @@ def _print_fact(verdicts: list[Verdict], console: Console) -> None:
 
 
 def _explanations(verdicts: list[Verdict]) -> list[Text]:
+    """Below the table, each sentence once: values by label, what was evaluated, why it misses."""
     lines: dict[str, str] = {}
     for verdict in verdicts:
-        if verdict.prediction.absent:
-            lines[verdict.prediction.absent] = "dim"
-        if words.each(verdict):
-            lines[words.each(verdict)] = "dim"
-        if verdict.prediction.note:
-            lines[verdict.prediction.note] = "dim"
+        about = words.name(verdict.fact, verdict.quantity)
+        values = words.each(verdict)
+        if values:
+            lines[f"{about}: {values}" if about else values] = "dim"
+        for text in (verdict.prediction.note, verdict.prediction.absent):
+            if text:
+                lines[f"{about}: {text}" if about else text] = "dim"
         if verdict.reason:
             lines[f"Most likely: {verdict.reason}"] = ""
     return [Text(line, style=style) for line, style in lines.items()]

@@ -8,9 +8,13 @@ from typing import Any
 
 from blink.common.config import Scenario, parse_scenario
 from blink.common.profile import read_toml
+from blink.common.results import RunResult
 from blink.common.units import NS_PER_S
 from blink.plan import variant
+from blink.plan.point import Point
 from blink.plan.reproduce.facts import PUBLISHED
+from blink.plan.reproduce.window import Figures, figures
+from blink.workload.requests import Requests
 
 ISOLATED, INTERFERED = "isolated", "interfered"
 LEVELS = {ISOLATED: "none", INTERFERED: "colocated"}
@@ -19,14 +23,22 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run: its key, seed and scenario; `duration_ns` and `warmup_ns` of the load generator (window.py)."""
+class Run(Point):
+    """One run of a point of the testbed, `at`; `duration_ns` and `warmup_ns` are the load generator's (window.py)."""
 
-    key: Key
-    seed: int
-    scenario: Scenario
-    duration_ns: int | None = None
-    warmup_ns: int = 0
+    at: Key
+    duration_ns: int | None
+    warmup_ns: int
+
+    @classmethod
+    def of(cls, at: Key, seed: int, scenario: Scenario, duration_ns: int | None = None, warmup_ns: int = 0) -> Run:
+        """With the scenario's seed changed to this one."""
+        key = (("run", " ".join(at)), ("seed", seed))
+        return cls(key, variant.with_seed(scenario, seed), at, duration_ns, warmup_ns)
+
+    def summarize(self, result: RunResult, requests: Requests) -> Figures:
+        """The figures that the load generator reports."""
+        return figures(result, self.duration_ns, self.warmup_ns, int(requests.output_tokens.sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +118,7 @@ class Testbed:
         duration_ns = round(self.duration_s * NS_PER_S)
         warmup_ns = round(duration_ns * self.document["load"]["warmup_share"])
         for seed in range(1, (seeds or self.seeds) + 1):
-            yield Run(key, seed, variant.with_seed(scenario, seed), duration_ns, warmup_ns)
+            yield Run.of(key, seed, scenario, duration_ns, warmup_ns)
 
     def _load_runs(self) -> Iterator[Run]:
         for model in self.models:
@@ -138,7 +150,7 @@ class Testbed:
         seeds = 1 if self.quick else max(self.seeds, self.document["mitigations"]["seeds"])
         for name, scenario in self.mitigated().items():
             for seed in range(1, seeds + 1):
-                yield Run(("mitigation", name), seed, variant.with_seed(scenario, seed))
+                yield Run.of(("mitigation", name), seed, scenario)
 
     def mitigated(self) -> dict[str, Scenario]:
         """`isolated`, `interfered`, and one scenario for each mitigation beside the same jobs."""
@@ -171,4 +183,4 @@ class Testbed:
             limits = {**self.document["scenario"]["limits"], "batch_max": wanted["batch"]}
             plain = self._base(wanted["model"], workload, limits=limits)
             for system in ("blink", "cpu-resident"):
-                yield Run(("makespan", system, str(output)), 1, variant.with_system(plain, system))
+                yield Run.of(("makespan", system, str(output)), 1, variant.with_system(plain, system))

@@ -32,12 +32,12 @@ def published(quantity: Quantity) -> str:
 
 
 def predicted(verdict: Verdict) -> str:
-    """One value, or the least and the most of several."""
+    """One value, or the least and the most of several; in the published unit."""
     values = verdict.prediction.values.values()
     if not values:
         return "-"
     low, high = figure(min(values)), figure(max(values))
-    return _with_unit(low if low == high else f"{low} to {high}", verdict.quantity.unit)
+    return low if low == high else f"{low} to {high}"
 
 
 def each(verdict: Verdict) -> str:
@@ -64,12 +64,21 @@ def mark(verdict: Verdict) -> str:
     return "ok" if verdict.meets else "miss"
 
 
+def short(verdict: Verdict) -> str:
+    """How far off, in ten columns."""
+    if verdict.error is None:
+        return "-"
+    if verdict.quantity.is_value or verdict.error == 0:
+        return verdict.word
+    return f"{abs(verdict.error):.0%} out"
+
+
 def summary(totals: Totals) -> list[str]:
     """The sentences that sum it up."""
+    predicted_facts = f"{totals.predicted_facts} ({totals.predicted_quantities} quantities)"
     lines = [
         f"Calibrated facts within 10 %: {totals.calibrated_facts} ({totals.calibrated_quantities} quantities).",
-        f"Predicted facts inside or within 25 %, every quantity of them: {totals.predicted_facts} "
-        f"({totals.predicted_quantities} quantities).",
+        f"Predicted facts inside or within 25 %, every quantity of them: {predicted_facts}.",
     ]
     if totals.not_modelled:
         lines.append(f"Not modelled and not counted: {totals.not_modelled}.")
