@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from blink.common.config import Scenario
 from blink.common.errors import InputError
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Event
+    from ctypes import c_byte
+
+    Flag = c_byte
 
     from blink.common.results import RunResult
     from blink.workload.requests import Requests
@@ -112,26 +115,28 @@ def _run_in_processes(
 ) -> list[PointResult]:
     # A fresh interpreter a worker: a forked one would inherit whatever threads and locks its parent holds just then.
     context = multiprocessing.get_context("spawn")
-    stopped = context.Event()
+    # No lock around it: a worker that dies holding one would hang the rest.
+    stopped: Flag = context.RawValue("b", 0)
     with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(stopped,)) as pool:
         try:
-            futures = [pool.submit(_work, point) for point in points]
+            with _interrupts_held_back():
+                futures = [pool.submit(_work, point) for point in points]
             _await(futures, stopped, progress, stop)
         except BaseException:
-            stopped.set()
+            stopped.value = 1
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return _gather(points, futures)
 
 
-def _await(futures: Sequence[Work], stopped: Event, progress: Progress | None, stop: Callable[[], bool] | None) -> None:
+def _await(futures: Sequence[Work], stopped: Flag, progress: Progress | None, stop: Callable[[], bool] | None) -> None:
     """Until all are done. Once one fails, those behind it are not begun; those before it are, and may fail first."""
     done, waiting = 0, set(futures)
     place = {future: index for index, future in enumerate(futures)}
     while waiting:
         ended, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
-        if stop and stop() and not stopped.is_set():
-            stopped.set()
+        if stop and stop() and not stopped.value:
+            stopped.value = 1
             _cancel(futures)
         for future in ended:
             if future.cancelled():
@@ -164,16 +169,30 @@ def _gather(points: Sequence[Point], futures: Sequence[Work]) -> list[PointResul
     return results
 
 
-_stop: Event | None = None
+_stopped: Flag | None = None
 
 
-def _begin(stop: Event) -> None:
-    """In a worker: Ctrl-C reaches all processes of a terminal, but the parent alone decides what it means."""
-    global _stop
-    _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin(stopped: Flag) -> None:
+    global _stopped
+    _stopped = stopped
 
 
 def _work(point: Point) -> PointResult | None:
-    assert _stop is not None
-    return None if _stop.is_set() else run_point(point, _stop.is_set)
+    return None if _stop_asked() else run_point(point, _stop_asked)
+
+
+def _stop_asked() -> bool:
+    return bool(_stopped and _stopped.value)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Processes that are started inside never see Ctrl-C, which reaches all of a terminal; here it comes a bit later.
+
+    What it means is the parent's to decide, and a worker must not die of it while it starts.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

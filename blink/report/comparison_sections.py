@@ -19,13 +19,22 @@ class Column:
     write: Callable[[float], str]
 
 
+Row = tuple[str, str, list[Cell]]
+LABEL_MAX = 12
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table. `rows` holds (system, condition, values), the values in the order of the columns."""
+    """A table. `rows` holds (group, label, values), the values in the order of the columns.
+
+    The group is the system; with several axes, or long labels, it stands on a line of its own (`nested`), together with
+    all conditions but the innermost.
+    """
 
     title: str
     columns: tuple[Column, ...]
-    rows: list[tuple[str, str, list[Cell]]]
+    rows: list[Row]
+    nested: bool
 
 
 def milliseconds(value: float) -> str:
@@ -91,24 +100,29 @@ def sections(comparison: dict[str, Any]) -> list[Section]:
     """The tables of a comparison, those without a row left out."""
     first, axes = comparison["axes"]["system"][0], comparison["axes"]
     of_ratio = tuple(Column(one.name, _bare(one.heading), ratio) for one in LATENCY)
-    found = [
-        Section("Throughput, and latency in ms", LATENCY, _rows(comparison, "figures", LATENCY)),
-        Section(f"Ratio over {first} under the same condition", of_ratio, _rows(comparison, "over_first", of_ratio)),
-        Section(
-            "Ratio over the same system without other jobs", of_ratio, _rows(comparison, "over_isolated", of_ratio)
-        ),
+    columns = RESOURCES + (COUNTERS if any(cell["counters"] for cell in comparison["cells"]) else ())
+    tables: list[tuple[str, str, tuple[Column, ...]]] = [
+        ("figures", "Throughput, and latency in ms", LATENCY),
+        ("over_first", f"Ratio over {first} under the same condition", of_ratio),
+        ("over_isolated", "Ratio over the same system without other jobs", of_ratio),
     ]
     if len(axes["mitigations"]) > 1:
-        rows = _rows(comparison, "over_unmitigated", of_ratio)
-        found.append(Section("Ratio over the same without mitigation", of_ratio, rows))
-    columns = RESOURCES + (COUNTERS if any(cell["counters"] for cell in comparison["cells"]) else ())
-    found.append(Section("GPU, power, cost; the engine's cores", columns, _resources(comparison, columns)))
+        tables.append(("over_unmitigated", "Ratio over the same without mitigation, beside other jobs", of_ratio))
+    tables.append(("resources", "GPU, power, cost; the engine's cores", columns))
+    labels = [condition(cell["key"], axes) for cell in comparison["cells"]]
+    nested = len(_several(axes)) > 1 or max(map(len, labels)) > LABEL_MAX
+    found = [Section(title, shown, _rows(comparison, kind, shown, nested), nested) for kind, title, shown in tables]
     return [section for section in found if section.rows]
 
 
 def condition(key: dict[str, Any], axes: dict[str, list[Any]]) -> str:
     """What a row's other columns hold for, in words; axes of one value are left to the title."""
-    return ", ".join(words(name, key[name]) for name in key if name != "system" and len(axes[name]) > 1)
+    return ", ".join(words(name, key[name]) for name in _several(axes) if name in key)
+
+
+def _several(axes: dict[str, list[Any]]) -> list[str]:
+    """Axes of conditions that have more than one value."""
+    return [name for name, values in axes.items() if name != "system" and len(values) > 1]
 
 
 def words(name: str, value: Any) -> str:
@@ -173,25 +187,18 @@ def _change(value: float) -> str:
     return f"{100 * (value - 1) + 0.0:+.1f}%".replace("-0.0%", "+0.0%") if 0.75 < value < 1.5 else f"x{ratio(value)}"
 
 
-def _rows(comparison: dict[str, Any], kind: str, columns: tuple[Column, ...]) -> list[tuple[str, str, list[Cell]]]:
-    return [
-        (
-            cell["key"]["system"],
-            condition(cell["key"], comparison["axes"]),
-            [cell[kind].get(column.name) for column in columns],
-        )
-        for cell in comparison["cells"]
-        if cell[kind] is not None
-    ]
-
-
-def _resources(comparison: dict[str, Any], columns: tuple[Column, ...]) -> list[tuple[str, str, list[Cell]]]:
-    found = []
+def _rows(comparison: dict[str, Any], kind: str, columns: tuple[Column, ...], nested: bool) -> list[Row]:
+    rows = []
     for cell in comparison["cells"]:
-        values = {**cell["figures"], **(cell["counters"] or {})}
-        label = condition(cell["key"], comparison["axes"])
-        found.append((cell["key"]["system"], label, [values.get(column.name) for column in columns]))
-    return found
+        key, axes = cell["key"], comparison["axes"]
+        values = {**cell["figures"], **(cell["counters"] or {})} if kind == "resources" else cell[kind]
+        undisturbed = key.get("interference", key.get("threads")) in ("none", 0)
+        if values is None or (kind == "over_unmitigated" and undisturbed):
+            continue
+        outer, _, inner = condition(key, axes).rpartition(", ") if nested else ("", "", condition(key, axes))
+        group = f"{key['system']}, {outer}" if outer else key["system"]
+        rows.append((group, inner, [values.get(column.name) for column in columns]))
+    return rows
 
 
 def _bare(heading: tuple[str, str]) -> tuple[str, str]:

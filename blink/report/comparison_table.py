@@ -56,24 +56,26 @@ def _bullet(line: str) -> RenderableType:
 def _table(section: Section, width: int, intervals: bool) -> RenderableType:
     """With intervals if they are wanted and fit, without if not."""
     lines = [[_cell(value, column, intervals) for value, column in _pairs(section, row)] for row in section.rows]
-    labelled = any(condition for _, condition, _ in section.rows)
     if intervals and _width(section, lines) > width:
         return _table(section, width, intervals=False)
     table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(no_wrap=True)
-    if labelled:
+    with_group = not section.nested
+    with_label = any(label for _, label, _ in section.rows)
+    for _ in range(with_group + with_label):
         table.add_column(no_wrap=True, overflow="ellipsis")
     for _ in section.columns:
         table.add_column(justify="right", no_wrap=True)
     heads = [Text("\n".join(column.heading), style="dim", justify="right") for column in section.columns]
-    table.add_row("", *([""] if labelled else []), *heads)
-    systems = [system for system, _, _ in section.rows]
-    grouped = len(systems) > len(set(systems))
-    for (before, system), (_, condition, _), cells in zip(pairwise(["", *systems]), section.rows, lines, strict=True):
-        if grouped and before not in ("", system):
+    table.add_row(*([""] * (with_group + with_label)), *heads)
+    groups = [group for group, _, _ in section.rows]
+    grouped = len(groups) > len(set(groups))
+    for (before, group), (_, label, _), cells in zip(pairwise(["", *groups]), section.rows, lines, strict=True):
+        name = Text("" if group == before else group, style="bold")
+        if grouped and before not in ("", group):
             table.add_row()
-        name = Text("" if system == before else system, style="bold")
-        table.add_row(name, *([Text(condition)] if labelled else []), *cells)
+        if section.nested and name:
+            table.add_row(name)
+        table.add_row(*([name] if with_group else []), *([Text(label)] if with_label else []), *cells)
     return table
 
 
@@ -83,7 +85,7 @@ def _pairs(section: Section, row: tuple[str, str, list[Cell]]) -> Iterator[tuple
 
 def _width(section: Section, lines: list[list[Text]]) -> int:
     """Columns of the terminal that the table needs."""
-    labels = max(len(f"{system} {words}") for system, words, _ in section.rows)
+    labels = max(len(label) if section.nested else len(f"{group} {label}") for group, label, _ in section.rows)
     cells: list[int] = [max(cell.cell_len for cell in column) + 1 for column in zip(*lines, strict=True)]
     return labels + sum(cells)
 
