@@ -34,18 +34,21 @@ def draw_sweep(evidence: Evidence, out: Path) -> None:
 
 def _curves(figure: Any, evidence: Evidence) -> None:
     models = evidence.bed.models
-    grid = figure.subplots(len(LATENCIES) + 1, len(models), sharex=True, sharey="row", squeeze=False)
+    grid = figure.subplots(len(LATENCIES) + 1, len(models), sharex=True, squeeze=False)
     for column, model in enumerate(models):
         grid[0][column].set_title(model, loc="left", fontweight="bold", fontsize=10, pad=8)
         for row, (name, _) in enumerate(LATENCIES):
             _lines(grid[row][column], evidence, model, partial(evidence.figure, name=name))
             grid[row][column].set_yscale("log")
         _lines(grid[-1][column], evidence, model, evidence.throughput)
-        _offered(grid[-1][column], evidence, model)
+        grid[-1][column].set_ylim(0, None)
         grid[-1][column].set_xlabel("requests/s")
     for row, label in enumerate((*(label for _, label in LATENCIES), THROUGHPUT)):
         grid[row][0].set_ylabel(label, color=INK)
-        plain_log(grid[row][0].yaxis)
+        for axes in grid[row]:
+            _readable(axes.yaxis)
+        if label != THROUGHPUT:
+            _same_heights(grid[row])
     axes = grid[0][0]
     axes.set_xscale("log", base=2)
     axes.set_xticks([rate for rate in (1, 2, 4, 8, 16, 32) if rate <= max(evidence.bed.rates)])
@@ -68,19 +71,16 @@ def _lines(axes: Any, evidence: Evidence, model: str, value: Callable[[Key], flo
         edge = evidence.before_saturation(model, ISOLATED)[-1]
     except NoEvidenceError:
         return
-    axes.axvline(edge, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
+    axes.axvline(edge, color=MUTED, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
 
 
-def _offered(axes: Any, evidence: Evidence, model: str) -> None:
-    """What was asked for, up to the top of the axis."""
-    most = max(evidence.plateau(model, system, ISOLATED) for system in evidence.bed.systems)
-    points = []
-    for rate in evidence.bed.rates:
-        asked = evidence.offered(evidence.at(model, BLINK, ISOLATED, rate))
-        if asked <= 1.1 * most:
-            points.append((rate, asked))
-    if points:
-        axes.plot(*zip(*points, strict=True), color=MUTED, linewidth=0.8, zorder=0)
+def _same_heights(row: Any) -> None:
+    """One scale for all panels of a row, written at the first."""
+    low, high = min(axes.get_ylim()[0] for axes in row), max(axes.get_ylim()[1] for axes in row)
+    for axes in row:
+        axes.set_ylim(low, high)
+    for axes in row[1:]:
+        axes.tick_params(axis="y", which="both", labelleft=False)
 
 
 def _sweep(figure: Any, evidence: Evidence) -> None:
@@ -90,7 +90,7 @@ def _sweep(figure: Any, evidence: Evidence) -> None:
             _band(axes, evidence, system, name)
         if name != TOKENS:
             axes.set_yscale("log")
-        plain_log(axes.yaxis)
+        _readable(axes.yaxis)
         axes.set_title(label, loc="left", fontweight="bold", fontsize=10, pad=8)
         axes.set_xlabel("threads of other jobs")
         axes.set_xticks(evidence.bed.threads)
@@ -129,6 +129,15 @@ def _legend(figure: Any, *, with_conditions: bool) -> None:
             Line2D([], [], color=INK, linestyle=LINES[ISOLATED], label="alone"),
             Line2D([], [], color=INK, linestyle=LINES[INTERFERED], label="beside 90 threads of other jobs"),
             Line2D([], [], color=MUTED, linestyle=(0, (1, 2)), linewidth=0.8, label="Blink's saturation, alone"),
-            Line2D([], [], color=MUTED, linewidth=0.8, label="offered"),
         ]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
+
+
+def _readable(axis: Any) -> None:
+    """Plain numbers; on a log scale of about a decade also 2 and 5 times each power of ten."""
+    from matplotlib.ticker import LogLocator
+
+    if axis.get_scale() == "log":
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 50 * low else (1.0,)))
+    plain_log(axis)

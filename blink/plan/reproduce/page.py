@@ -57,8 +57,8 @@ def _method(found: Reproduction) -> str:
     return (
         f"blink {__version__}. {found.run_count:,} simulated runs: Poisson arrivals at {rates} requests/s for "
         f"{bed.duration_s:g} s, ShareGPT-like lengths, {bed.seeds} seeds. As guidellm does, only requests that were "
-        "complete by then count, and TPOT is a request's whole latency over its tokens. Geometric means over seeds, and "
-        "over Blink's pre-saturation rates where the fact says so."
+        "complete by then count, and TPOT is a request's whole latency over its tokens. Geometric means over seeds, "
+        "and over Blink's pre-saturation rates where the fact says so."
     )
 
 
