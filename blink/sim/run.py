@@ -67,18 +67,14 @@ def simulate(
     plant = Plant.of(scenario)
     asked = output_tokens_asked(scenario, requests)
     rows, refusals, notes = request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked)
-    recorder = _recorder(scenario, requests, trace_path)
+    recorder = recorder_of(scenario, requests, trace_path)
     model = Model(scenario, plant, rows, refusals, requests, recorder)
     try:
         partial = model.run(progress, stop)
         notes += range_notes(plant.step.range_violations(model.observed()))
         result = model.result(load_notes(scenario, requests) + notes, partial)
         result.accounts = account(scenario, result)
-        if recorder:
-            slots = model.slots
-            counts = {"free": slots.free_count, "in_use": slots.in_use_count, "recovering": slots.recovering_count}
-            idle = model.path.idle_status_reads
-            recorder.close(counts, complete=not partial, idle_status_reads=idle)
+        model.close_trace(complete=not partial)
     except BaseException:
         if recorder:
             recorder.abort()
@@ -97,9 +93,10 @@ class Model:
         refusals: dict[int, str],
         load: Requests,
         recorder: Recorder | None,
+        path: type[TokenPath] = TokenPath,
     ) -> None:
         self._scenario, self._plant, self._rows, self._refusals, self._rec = scenario, plant, rows, refusals, recorder
-        self._env = env = Clock()
+        self._env = self.env = env = Clock()
         self._messages = MessageProfile.load()
         stepwise = scenario.run.mode == "step"
         graph = topology(scenario)
@@ -107,7 +104,7 @@ class Model:
         to_gpu, from_gpu = Path(graph, "dpu", "gpu"), Path(graph, "gpu", "dpu")
         self._to_gpu = to_gpu
         phase = int(generator(scenario.seed, Stream.PHASE).integers(plant.gpu.scan_ns))
-        ring = Ring.in_memory(boot_id=scenario.seed)
+        ring = self.ring = Ring.in_memory(boot_id=scenario.seed)
         overheads, limits = _overheads(scenario, plant)
         settings = GpuSettings(
             limits,
@@ -117,7 +114,7 @@ class Model:
             scenario.limits.time_limit_ns,
             stepwise,
         )
-        by_id = {request.request_id: request for request in rows}
+        by_id = self.requests = {request.request_id: request for request in rows}
         self.gpu = Gpu(env, ring, overheads, plant.step, settings, by_id, recorder, phase)
         frontend = scenario.frontend
         read = read_costs(plant, to_gpu, from_gpu)
@@ -132,7 +129,7 @@ class Model:
             plant.dpu.detokenize_ns(1),
             to_client.one_way_ns(self._messages.chunk_bytes),
         )
-        self.path = TokenPath(env, ring, self.gpu, reader, schedule, read, text, by_slot, recorder, stepwise=stepwise)
+        self.path = path(env, ring, self.gpu, reader, schedule, read, text, by_slot, recorder, stepwise=stepwise)
         self.gpu.listener = self.path
         self.slots = SlotTracker()
         prompts = PromptArea(SLOT_COUNT * scenario.limits.prompt_capacity_tokens)
@@ -179,6 +176,13 @@ class Model:
     def _flush(self) -> None:
         if self._rec and self._rec.due():
             self._rec.flush(min(self.gpu.rows_from_ns, self.path.rows_from_ns))
+
+    def close_trace(self, *, complete: bool) -> None:
+        """Write what is left of the trace, if there is one, and its footer."""
+        if self._rec:
+            slots = self.slots
+            counts = {"free": slots.free_count, "in_use": slots.in_use_count, "recovering": slots.recovering_count}
+            self._rec.close(counts, complete=complete, idle_status_reads=self.path.idle_status_reads)
 
     def observed(self) -> dict[str, tuple[int, int]]:
         """What was asked of the step model."""
@@ -254,7 +258,8 @@ def read_costs(plant: Plant, to_gpu: Path, from_gpu: Path) -> ReadCosts:
     )
 
 
-def _recorder(scenario: Scenario, load: Requests, trace_path: FilePath | None) -> Recorder | None:
+def recorder_of(scenario: Scenario, load: Requests, trace_path: FilePath | None) -> Recorder | None:
+    """The recorder of a run's trace; None without a path."""
     if trace_path is None:
         return None
     header = TraceHeader(

@@ -23,6 +23,8 @@ class Stream(IntEnum):
     FAULTS = 20  # a drill's load and fault plan
     READS = 21  # delays of READs under faults
     MORE_FAULTS = 22  # a drill's bad descriptors and time limits
+    SERVING = 30  # times of tokens that a server is told to keep to
+    SERVER_FAILURES = 31  # failures that a server is told to show
 
 
 def generator(seed: int, stream: Stream) -> np.random.Generator:

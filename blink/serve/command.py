@@ -1,0 +1,98 @@
+"""Puts a server together from its options, and runs it."""
+
+from __future__ import annotations
+
+import time
+
+from blink.common.config import Scenario, load_scenario
+from blink.common.config.load import Override
+from blink.common.errors import InputError
+from blink.frontend.tokenizer import Tokenizer, open_tokenizer
+from blink.serve.app import App
+from blink.serve.backend import Backend
+from blink.serve.failures import Failures
+from blink.serve.log import Log
+from blink.serve.options import Options
+from blink.serve.server import listen, run
+from blink.serve.service import Service, Terms
+from blink.serve.stub import StubText
+
+
+def serve(options: Options) -> int:
+    """Serve until a signal; the exit code."""
+    log = Log(as_json=options.log_json, requests=options.log_requests)
+    scenario = scenario_of(options)
+    tokenizer = open_tokenizer(options.tokenizer)
+    if options.save_tokenizer is not None:
+        tokenizer.save_pretrained(options.save_tokenizer)
+    failures = Failures(options.failure_rate, options.failure_kinds, scenario.seed)
+    sock = listen(options.host, options.port)
+    port = int(sock.getsockname()[1])
+    backend = backend_of(options, scenario, tokenizer, log, port)
+    complete = False
+    try:
+        service = Service(
+            backend, tokenizer, model_name(options, scenario), scenario.seed, terms_of(options), failures, log
+        )
+        app = App(service, options.api_key)
+        host = f"[{options.host}]" if ":" in options.host else options.host
+
+        def ready() -> None:
+            log.say(
+                f"ready on http://{host}:{port}", model=service.model, backend=backend.name, tokenizer=tokenizer.name
+            )
+
+        complete = run(service, app, sock, ready)
+    finally:
+        backend.close(complete=complete)
+        sock.close()
+    return 0 if complete and not service.broken else 1
+
+
+def scenario_of(options: Options) -> Scenario:
+    """The scenario with the command line's changes."""
+    overrides: list[Override] = []
+    if options.seed is not None:
+        overrides.append(("--seed", f"seed={options.seed}"))
+    return load_scenario(options.scenario, [*overrides, *options.overrides])
+
+
+def model_name(options: Options, scenario: Scenario) -> str:
+    """The name that clients ask for."""
+    return options.model or scenario.model.profile or scenario.name
+
+
+def terms_of(options: Options) -> Terms:
+    """What the server takes in."""
+    return Terms(
+        open_max=options.open_max,
+        body_bytes_max=options.body_max,
+        request_seconds_max=options.request_timeout,
+        drain_seconds_max=options.drain,
+    )
+
+
+def backend_of(options: Options, scenario: Scenario, tokenizer: Tokenizer, log: Log, port: int) -> Backend:
+    """The backend of the options. Raises InputError for what cannot run here."""
+    if options.ttft is not None and options.itl is not None:
+        return _timed(options, scenario, tokenizer, options.ttft, options.itl)
+    if options.backend == "sim":
+        from blink.serve.simulated import SimulatedBackend
+
+        text = StubText(scenario, tokenizer, scenario.seed)
+        return SimulatedBackend(scenario, text, options.time_scale, options.trace, time.monotonic_ns)
+    if options.backend == "native":
+        from blink.serve.native import open_native
+
+        return open_native(options, scenario, StubText(scenario, tokenizer, scenario.seed), log, port)
+    raise InputError("--backend cuda: serving on a GPU is not built yet; allowed: sim, native")
+
+
+def _timed(options: Options, scenario: Scenario, tokenizer: Tokenizer, ttft: str, itl: str) -> Backend:
+    from blink.serve.timed import Delay, TimedBackend
+
+    if options.trace is not None:
+        raise InputError("--trace: with --ttft and --itl there is no ring to trace")
+    text = StubText(scenario, tokenizer, scenario.seed)
+    delays = Delay.parse("--ttft", ttft), Delay.parse("--itl", itl)
+    return TimedBackend(scenario, text, *delays, options.time_scale, time.monotonic_ns)
