@@ -128,6 +128,7 @@ def rotate_store_kernel(
         size: tl.constexpr = 2 * HALF
         width: tl.constexpr = (HEADS + 2 * KV_HEADS) * size
         position = tl.load(context_tokens + sequence_index) + token
+        # Names differ between the branches: a name has one type in a kernel.
         if tl.program_id(1) == 0:
             a, b, low, high, head = _heads(
                 qkv, query_norm, row, width, 0, position, cosines, sines, epsilon,
@@ -138,18 +139,18 @@ def rotate_store_kernel(
             tl.store(to + high, b.to(query.dtype.element_ty), mask=head < HEADS)
         else:
             block = tl.load(tables + sequence_index * table_width + position // BLOCK_TOKENS).to(tl.int64)
-            a, b, low, high, head = _heads(
+            k_a, k_b, k_low, k_high, kv_head = _heads(
                 qkv, key_norm, row, width, HEADS * size, position, cosines, sines, epsilon,
                 KV_HEADS, KV_HEADS_PAD, HALF, INTERLEAVED, NORM,
             )  # fmt: skip
-            to = cache + ((block * KV_HEADS + head) * BLOCK_TOKENS + position % BLOCK_TOKENS) * size
-            tl.store(to + low, a.to(cache.dtype.element_ty), mask=head < KV_HEADS)
-            tl.store(to + high, b.to(cache.dtype.element_ty), mask=head < KV_HEADS)
+            store = cache + ((block * KV_HEADS + kv_head) * BLOCK_TOKENS + position % BLOCK_TOKENS) * size
+            tl.store(store + k_low, k_a.to(cache.dtype.element_ty), mask=kv_head < KV_HEADS)
+            tl.store(store + k_high, k_b.to(cache.dtype.element_ty), mask=kv_head < KV_HEADS)
             element = tl.arange(0, size)[None, :]
             value = tl.load(
-                qkv + row * width + (HEADS + KV_HEADS + head) * size + element, mask=head < KV_HEADS, other=0.0
+                qkv + row * width + (HEADS + KV_HEADS + kv_head) * size + element, mask=kv_head < KV_HEADS, other=0.0
             )
-            tl.store(to + cache_values + element, value, mask=head < KV_HEADS)
+            tl.store(store + cache_values + element, value, mask=kv_head < KV_HEADS)
 
 
 @triton.jit
