@@ -128,6 +128,26 @@ void blink_native_run(void *base, uint32_t threads, int32_t parent) {
   for (std::thread &other : others) other.join();
 }
 
+// The same on the calling thread alone, with captured graphs on a GPU that this thread launches: a scheduler that lives on
+// the host. The block must be memory that the GPU has mapped.
+void blink_native_run_graphs(void *base, HostGraphs *graphs) {
+  const Block block(base);
+  HostTeam team(block, 1, 0, graphs);
+  work(team, 0, *block.at<Local>(block.config().local_offset));
+}
+
+// Launches one graph `rounds` times, waits for each with its copy, and notes how long each took, in nanoseconds.
+void blink_native_time_graph(HostGraphs *graphs, uint32_t kind, uint32_t index, uint64_t rounds, uint64_t *out_ns) {
+  const HostLauncher launcher(graphs);
+  launcher.enter();
+  for (uint64_t round = 0; round < rounds; ++round) {
+    const uint64_t begun_ns = monotonic_ns();
+    launcher.launch(kind, index, round);
+    launcher.wait();
+    out_ns[round] = monotonic_ns() - begun_ns;
+  }
+}
+
 // One iteration at a virtual time, on the calling thread: boundary, decision, graph, tokens. Returns the Action.
 uint32_t blink_native_step(void *base, uint64_t now_ns) {
   const Block block(base);

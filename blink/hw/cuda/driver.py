@@ -98,6 +98,11 @@ class Cuda:
         """Wait for everything on the device. Never call it while a scheduler runs."""
         self._call("cuCtxSynchronize")
 
+    @property
+    def context(self) -> int:
+        """The handle of the primary context."""
+        return int(self._context)
+
     # --- memory ---
 
     def allocate(self, size_bytes: int) -> int:

@@ -15,6 +15,10 @@ from itertools import pairwise
 from typing import Any
 
 from blink.common.errors import InputError
+from blink.hw.engines.lazy_torch import need_gpu
+from blink.hw.engines.plain import layer_output
+from blink.hw.engines.spec import DecoderSpec, random_spec
+from blink.hw.engines.weights import LayerWeights, Weights, random_weights
 from blink.perf.shape import ModelShape
 
 DECODE = tuple((batch, kv) for kv in (256, 1024, 4096) for batch in (1, 8, 16, 32, 64, 128))
@@ -26,17 +30,6 @@ PREFILL = (
 FEW = {("decode", 1, 1024), ("decode", 16, 1024), ("decode", 64, 1024), ("prefill", 1, 1024), ("prefill", 1, 4096)}
 """What is measured of a compiled step: compiling takes most of a minute a shape."""
 WARM, REPLAYS = 3, 30
-ROPE_BASE = 500_000.0
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise InputError("measuring steps needs PyTorch with CUDA: pip install 'blink-twin[torch]'") from None
-    if not torch.cuda.is_available():
-        raise InputError("measuring steps needs an NVIDIA GPU; PyTorch sees none")
-    return torch
 
 
 @dataclass(frozen=True)
@@ -44,62 +37,40 @@ class Decoder:
     """Random bf16 weights of a dense shape on the GPU and one step over them."""
 
     torch: Any
-    shape: ModelShape
-    layers: list[dict[str, Any]]
-    embedding: Any
-    head: Any
+    spec: DecoderSpec
+    weights: Weights
 
     @classmethod
     def random(cls, torch: Any, shape: ModelShape) -> Decoder:
         """Weights with the scale of a trained model, so that products take the power they really take."""
-        torch.manual_seed(0)
+        spec = random_spec(shape)
+        return cls(torch, spec, random_weights(spec, "cuda", torch.bfloat16))
 
-        def weight(*size: int) -> Any:
-            return torch.empty(*size, device="cuda", dtype=torch.bfloat16).normal_(0, 0.02)
+    @property
+    def shape(self) -> ModelShape:
+        """The sizes."""
+        return self.spec.shape
 
-        hidden, heads = shape.hidden_size, shape.query_size + 2 * shape.kv_size
-        layers = [
-            {
-                "norm": torch.ones(hidden, device="cuda", dtype=torch.bfloat16),
-                "qkv": weight(heads, hidden),
-                "output": weight(hidden, shape.query_size),
-                "gate_up": weight(2 * shape.ffn_size, hidden),
-                "down": weight(hidden, shape.ffn_size),
-            }
-            for _ in range(shape.layer_count)
-        ]
-        return cls(torch, shape, layers, weight(shape.vocab_size, hidden), weight(shape.vocab_size, hidden))
-
-    def attended(self, x: Any, layer: dict[str, Any], angles: tuple[Any, Any], attend: Callable[..., Any]) -> Any:
+    def attended(self, x: Any, layer: LayerWeights, angles: tuple[Any, Any], attend: Callable[..., Any]) -> Any:
         """One layer on x of (batch, tokens, hidden); `attend` takes rotated queries and keys, and values."""
-        functional, shape = self.torch.nn.functional, self.shape
-        batch, tokens, hidden = x.shape
         cosine, sine = angles
-        half = shape.head_size // 2
+        half = self.shape.head_size // 2
 
         def rotate(value: Any) -> Any:
             return value * cosine + self.torch.cat([-value[..., half:], value[..., :half]], -1) * sine
 
-        mixed = functional.rms_norm(x, (hidden,), layer["norm"], 1e-5) @ layer["qkv"].t()
-        q, k, v = mixed.split([shape.query_size, shape.kv_size, shape.kv_size], -1)
-        q = rotate(q.view(batch, tokens, shape.head_count, shape.head_size).transpose(1, 2))
-        k = rotate(k.view(batch, tokens, shape.kv_head_count, shape.head_size).transpose(1, 2))
-        v = v.view(batch, tokens, shape.kv_head_count, shape.head_size).transpose(1, 2)
-        mixed = attend(q, k, v).transpose(1, 2).reshape(batch, tokens, shape.query_size)
-        x = x + mixed @ layer["output"].t()
-        gate, up = (functional.rms_norm(x, (hidden,), layer["norm"], 1e-5) @ layer["gate_up"].t()).chunk(2, -1)
-        return x + (functional.silu(gate) * up) @ layer["down"].t()
+        return layer_output(self.shape, layer, x, rotate, attend, self.spec.norm_epsilon)
 
     def angles(self, positions: Any) -> tuple[Any, Any]:
         """Cosine and sine of rotary embedding for (tokens,) positions, as (tokens, head_size)."""
         torch, size = self.torch, self.shape.head_size
-        inverse = 1.0 / ROPE_BASE ** (torch.arange(0, size, 2, device="cuda").float() / size)
+        inverse = 1.0 / self.spec.rope_base ** (torch.arange(0, size, 2, device="cuda").float() / size)
         angle = torch.cat([positions.float()[:, None] * inverse] * 2, -1)
         return angle.cos().bfloat16(), angle.sin().bfloat16()
 
     def next_tokens(self, x: Any) -> Any:
         """Greedy tokens of (batch, hidden)."""
-        return (x @ self.head.t()).argmax(-1)
+        return (x @ self.weights.head.t()).argmax(-1)
 
 
 def prefill_step(model: Decoder, batch: int, sequence: int) -> Callable[[], Any]:
@@ -115,8 +86,8 @@ def prefill_step(model: Decoder, batch: int, sequence: int) -> Callable[[], Any]
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
     def step() -> Any:
-        x, angles = torch.nn.functional.embedding(tokens, model.embedding), model.angles(positions)
-        for layer in model.layers:
+        x, angles = torch.nn.functional.embedding(tokens, model.weights.embedding), model.angles(positions)
+        for layer in model.weights.layers:
             x = model.attended(x, layer, angles, attend)
         return model.next_tokens(x[:, -1])
 
@@ -129,11 +100,11 @@ def decode_step(model: Decoder, batch: int, kv_length: int) -> Callable[[], Any]
     tokens = torch.zeros(batch, 1, device="cuda", dtype=torch.long)
     position = torch.full((1,), kv_length - 1, device="cuda", dtype=torch.long)
     size = (2, batch, shape.kv_head_count, kv_length, shape.head_size)
-    caches = [torch.zeros(*size, device="cuda", dtype=torch.bfloat16) for _ in model.layers]
+    caches = [torch.zeros(*size, device="cuda", dtype=torch.bfloat16) for _ in model.weights.layers]
 
     def step() -> Any:
-        x, angles = torch.nn.functional.embedding(tokens, model.embedding), model.angles(position)
-        for layer, cache in zip(model.layers, caches, strict=True):
+        x, angles = torch.nn.functional.embedding(tokens, model.weights.embedding), model.angles(position)
+        for layer, cache in zip(model.weights.layers, caches, strict=True):
 
             def attend(q: Any, k: Any, v: Any, cache: Any = cache) -> Any:
                 cache[0].index_copy_(2, position, k)
@@ -146,8 +117,8 @@ def decode_step(model: Decoder, batch: int, kv_length: int) -> Callable[[], Any]
     return step
 
 
-def replay_ns(torch: Any, step: Callable[[], Any]) -> list[int]:
-    """Durations of REPLAYS replays of the step's graph, ascending, by CUDA events (resolution about 0.5 us)."""
+def replay_ns(torch: Any, step: Callable[[], Any], replays: int = REPLAYS) -> list[int]:
+    """Durations of replays of the step's graph, ascending, by CUDA events (resolution about 0.5 us)."""
     stream = torch.cuda.Stream()
     with torch.no_grad(), torch.cuda.stream(stream):
         for _ in range(WARM):
@@ -158,7 +129,7 @@ def replay_ns(torch: Any, step: Callable[[], Any]) -> list[int]:
         step()
     for _ in range(WARM):
         graph.replay()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(REPLAYS + 1)]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
     events[0].record()
     for event in events[1:]:
         graph.replay()
@@ -169,7 +140,7 @@ def replay_ns(torch: Any, step: Callable[[], Any]) -> list[int]:
 
 def measured(shape: ModelShape, *, fused: bool) -> Iterator[tuple[str, int, int, list[int]]]:
     """(kind, batch, sequence, sorted durations) of every shape of the programme; `fused`: compiled by PyTorch."""
-    torch = _torch()
+    torch = need_gpu("measuring steps")
     model = Decoder.random(torch, shape)
     for kind, shapes, build in (("prefill", PREFILL, prefill_step), ("decode", DECODE, decode_step)):
         for batch, sequence in shapes:

@@ -274,8 +274,8 @@ class _NativeDrill:
         config = self._case.scenario.frontend
         assert self._library.path is not None
         ring.started = ring.ready = False
-        ring.frontend = ring.standby or FrontendProcess(ring.instance.block)
-        ring.standby = FrontendProcess(ring.instance.block) if self._crashes_to_come(die_at) else None
+        ring.frontend = ring.standby or FrontendProcess(ring.instance.shared)
+        ring.standby = FrontendProcess(ring.instance.shared) if self._crashes_to_come(die_at) else None
         ring.frontend.begin(
             Setup(
                 library=self._library.path,

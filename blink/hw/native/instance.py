@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from blink.common.layout import DESCRIPTOR_ARRAY_BYTES, FRONTEND_EPOCH_OFFSET_BY
 from blink.common.states import SLOT_COUNT
 from blink.frontend.operations import Region, Write
 from blink.hw.native.library import Library, address_of
-from blink.hw.native.memory import SharedBlock
+from blink.hw.native.memory import Memory, SharedBlock
 from blink.hw.native.settings import NativeSettings
 from blink.hw.native.tokens import Tokens
 from blink.hw.ring import Records
@@ -68,10 +69,18 @@ class Instance:
 
     backend = "native"
 
-    def __init__(self, library: Library, settings: NativeSettings, *, copies: int = 1) -> None:
+    def __init__(
+        self,
+        library: Library,
+        settings: NativeSettings,
+        *,
+        copies: int = 1,
+        memory: Callable[[int], Memory] = SharedBlock,
+    ) -> None:
+        """`memory` gives so many zero bytes: by default shared memory without a name."""
         self.library, self.settings = library, settings
         self.config = planned(library, settings)
-        self.block = SharedBlock(copies * int(self.config["total_bytes"][0]))
+        self.block = memory(copies * int(self.config["total_bytes"][0]))
         self.base = self.block.address
         create(library, settings, self.config, self.base)
         self._words = np.zeros(SLOT_COUNT, np.uint64)
@@ -85,6 +94,12 @@ class Instance:
         instance.config = np.frombuffer(bytes(block.view(0, dtype.itemsize)), dtype)
         instance._words = np.zeros(SLOT_COUNT, np.uint64)
         return instance
+
+    @property
+    def shared(self) -> SharedBlock:
+        """The block, for another process to map."""
+        assert isinstance(self.block, SharedBlock)
+        return self.block
 
     def close(self) -> None:
         """Give the memory back."""

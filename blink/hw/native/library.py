@@ -21,6 +21,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "plan": (None, (_POINTER,)),
     "create": (None, (_POINTER,)),
     "run": (None, (_POINTER, _U32, ctypes.c_int32)),
+    "run_graphs": (None, (_POINTER, _POINTER)),
+    "time_graph": (None, (_POINTER, _U32, _U32, _U64, _POINTER)),
     "step": (_U32, (_POINTER, _U64)),
     "write_status": (None, (_POINTER, _U64, _POINTER, _U64)),
     "write_descriptors": (None, (_POINTER, _U64, _POINTER, _U64)),

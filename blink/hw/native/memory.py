@@ -7,6 +7,20 @@ import ctypes
 import mmap
 import os
 import tempfile
+from typing import Protocol
+
+
+class Memory(Protocol):
+    """Some bytes at an address of this process."""
+
+    size_bytes: int
+    address: int
+
+    def view(self, offset_bytes: int, size_bytes: int) -> memoryview:
+        """Some of them; writes go through."""
+
+    def close(self) -> None:
+        """Give them back."""
 
 
 class SharedBlock:

@@ -35,7 +35,7 @@ class SchedulerProcess:
 
     def __init__(self, instance: Instance, threads: int) -> None:
         self._instance, self._library = instance, instance.library
-        block = instance.block
+        block = instance.shared
         script = Path(__file__).with_name("child.py")
         arguments = (self._library.path, block.fd, block.size_bytes, threads, os.getpid())
         command = [sys.executable, "-I", "-S", str(script), *map(str, arguments)]

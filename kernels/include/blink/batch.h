@@ -98,6 +98,12 @@ BLINK_DEVICE void take_in(const Context<P> &c) {
   }
 }
 
+// A member of the batch moves up to a place that became free.
+BLINK_PURE void keep(Local &local, uint32_t to, uint32_t from, uint32_t kv_length) {
+  local.batch[to] = local.batch[from];
+  local.kv_length[to] = kv_length;
+}
+
 // Requests of the batch that end without a token, in the order of their slots.
 template <class P>
 BLINK_DEVICE void abort_ended(const Context<P> &c) {
@@ -121,12 +127,11 @@ BLINK_DEVICE void abort_ended(const Context<P> &c) {
     }
 #endif
     if (!status) {
-      local.batch[kept++] = static_cast<uint16_t>(slot);
+      keep(local, kept++, i, local.kv_length[i]);
       continue;
     }
-    const Live &live = c.block.live(slot);
     complete(c, slot, Event::ABORT, status);
-    local.kv_tokens -= live.prompt_tokens + live.token_count;
+    local.kv_tokens -= local.kv_length[i];
     release(c, slot);
   }
   local.batch_count = kept;
@@ -185,10 +190,11 @@ template <class P>
 BLINK_DEVICE void join_batch(const Context<P> &c, uint32_t slot) {
   Local &local = c.local;
   uint32_t at = local.batch_count++;
-  for (; at && local.batch[at - 1] > slot; --at) local.batch[at] = local.batch[at - 1];
-  local.batch[at] = static_cast<uint16_t>(slot);
+  for (; at && local.batch[at - 1] > slot; --at) keep(local, at, at - 1, local.kv_length[at - 1]);
   const Live &live = c.block.live(slot);
-  local.kv_tokens += live.prompt_tokens + live.token_count;
+  local.batch[at] = static_cast<uint16_t>(slot);
+  local.kv_length[at] = live.prompt_tokens + live.token_count;
+  local.kv_tokens += local.kv_length[at];
 }
 
 // After a decode: who has ended leaves, the others have one KV token more.
@@ -197,14 +203,12 @@ BLINK_DEVICE void settle_decode(const Context<P> &c) {
   Local &local = c.local;
   uint32_t kept = 0;
   for (uint32_t i = 0; i < local.batch_count; ++i) {
-    const uint32_t slot = local.batch[i];
-    const Live &live = c.block.live(slot);
     if (local.end[i]) {
-      local.kv_tokens -= live.prompt_tokens + live.token_count - 1;
-      release(c, slot);
+      local.kv_tokens -= local.kv_length[i];
+      release(c, local.batch[i]);
     } else {
       ++local.kv_tokens;
-      local.batch[kept++] = static_cast<uint16_t>(slot);
+      keep(local, kept++, i, local.kv_length[i] + 1);
     }
   }
   local.batch_count = kept;
@@ -228,9 +232,7 @@ template <class P>
 BLINK_DEVICE uint32_t longest_kv(const Context<P> &c) {
   uint32_t longest = 0;
   for (uint32_t i = 0; i < c.local.batch_count; ++i) {
-    const Live &live = c.block.live(c.local.batch[i]);
-    const uint32_t length = live.prompt_tokens + live.token_count;
-    if (length > longest) longest = length;
+    if (c.local.kv_length[i] > longest) longest = c.local.kv_length[i];
   }
   return longest;
 }

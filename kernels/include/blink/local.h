@@ -23,6 +23,7 @@ struct Local {
   uint8_t queued[kSlots];     // 1 if the slot is in the queue
   uint8_t end[kSlots];        // by position in the batch (or among the claimed): the status its last token brought
   uint16_t batch[kSlots];     // slots that decode (or are paused), ascending
+  uint32_t kv_length[kSlots]; // by position in the batch: tokens of the prompt and of the output so far
   uint16_t claimed[kSlots];   // slots of the running prefill, in arrival order
   uint32_t batch_count, claimed_count;
   uint32_t waiting_first, waiting_count;  // of Block::waiting()

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "blink/host_graphs.h"
 #include "blink/platform.h"
 #include "blink/stub_engine.h"
 
@@ -59,11 +60,12 @@ class TeamBarrier {
   std::condition_variable gone_on_;
 };
 
-// Runs stub graphs: on a thread of its own, or on the leader's as it polls.
+// Runs stub graphs, on a thread of its own or on the leader's as it polls; or launches captured graphs on a GPU.
 class HostEngine {
  public:
-  explicit HostEngine(const Block &block)
-      : block_(block), launched_(block.state().graph_sequence), done_(block.state().graph_sequence) {
+  HostEngine(const Block &block, HostGraphs *graphs)
+      : block_(block), launcher_(graphs), launched_(block.state().graph_sequence), done_(block.state().graph_sequence) {
+    launcher_.enter();
     if (block.config().engine_thread) thread_ = std::thread([this] { serve(); });
   }
 
@@ -73,13 +75,19 @@ class HostEngine {
     thread_.join();
   }
 
-  void launch(uint64_t sequence, uint64_t now_ns) {
+  void launch(uint32_t kind, uint32_t index, uint64_t sequence, uint64_t now_ns) {
+    if (launcher_.present()) {
+      launcher_.launch(kind, index, sequence);
+      return;
+    }
     due_ns_.store(now_ns + stub_duration_ns(block_, block_.input()), std::memory_order_relaxed);
     launched_.store(sequence, std::memory_order_release);  // R2 pairs with A2
   }
 
   uint64_t completed(uint64_t now_ns) {
-    if (!thread_.joinable()) run_if_due(now_ns);
+    if (launcher_.present()) {
+      launcher_.wait();  // the graph's last node has stored its number before this returns
+    } else if (!thread_.joinable()) run_if_due(now_ns);
     return __atomic_load_n(&block_.state().completion, __ATOMIC_ACQUIRE);  // A3 pairs with R3
   }
 
@@ -118,6 +126,7 @@ class HostEngine {
   static constexpr uint64_t kCloseNs = 200000, kNapNs = 20000;
   static constexpr uint32_t kYields = 200;
   const Block block_;
+  const HostLauncher launcher_;
   std::atomic<uint64_t> launched_, due_ns_{0};
   std::atomic<bool> closing_{false};
   uint64_t done_;  // of the thread that runs graphs
@@ -126,8 +135,8 @@ class HostEngine {
 
 // What the threads of one scheduler share.
 struct HostTeam {
-  HostTeam(const Block &block, uint32_t thread_count, pid_t parent)
-      : block(block), threads(thread_count), parent(parent), barrier(thread_count), engine(block) {}
+  HostTeam(const Block &block, uint32_t thread_count, pid_t parent, HostGraphs *graphs = nullptr)
+      : block(block), threads(thread_count), parent(parent), barrier(thread_count), engine(block, graphs) {}
 
   const Block block;
   const uint32_t threads;
@@ -161,7 +170,7 @@ class HostPlatform {
   uint64_t stop_word(uint64_t) const { return load_acquire(&team_.block.header()->stop); }  // A7 pairs with R7
   void beat(uint64_t now_ns) { store_relaxed(&team_.block.header()->heartbeat, now_ns); }
 
-  void launch(uint32_t, uint32_t, uint64_t sequence) { team_.engine.launch(sequence, now_ns()); }
+  void launch(uint32_t kind, uint32_t index, uint64_t sequence) { team_.engine.launch(kind, index, sequence, now_ns()); }
   uint64_t completed() { return team_.engine.completed(now_ns()); }
 
   // Sleep only where nothing is missed: a graph whose end is known, or a ring that has been quiet for a while.

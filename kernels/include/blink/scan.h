@@ -20,22 +20,37 @@ BLINK_DEVICE void scan(const Context<P> &c) {
   }
 }
 
+BLINK_PURE bool is_cancelled(uint64_t cancel, uint64_t ctl) {
+  return (cancel >> BLINK_CANCEL_GENERATION_SHIFT & BLINK_CANCEL_GENERATION_MASK) == generation_of(ctl);
+}
+
+BLINK_PURE bool is_fenced(uint64_t epoch, uint64_t ctl) { return (epoch & BLINK_CTL_EPOCH_MASK) != epoch_of(ctl); }
+
+// The words that end a request are looked at without an order, all at once: only one that does is loaded again with
+// acquire order. A loop over words that each wait for the one before would take a microsecond a word on a GPU.
 template <class P>
 BLINK_DEVICE bool is_cancelled(const Context<P> &c, uint32_t slot) {
-  const uint64_t cancel = c.platform.load_acquire(&c.block.descriptor(slot)->cancel);  // A7 pairs with R7
-  const uint32_t generation = cancel >> BLINK_CANCEL_GENERATION_SHIFT & BLINK_CANCEL_GENERATION_MASK;
-  return generation == generation_of(c.platform.load_relaxed(c.block.ctl(slot)));
+  return is_cancelled(c.platform.load_relaxed(&c.block.descriptor(slot)->cancel),
+                      c.platform.load_relaxed(c.block.ctl(slot))) &&
+         is_cancelled(c.platform.load_acquire(&c.block.descriptor(slot)->cancel),  // A7 pairs with R7
+                      c.platform.load_relaxed(c.block.ctl(slot)));
 }
 
 // A slot of an epoch that is gone: the frontend that submitted it was replaced.
 template <class P>
 BLINK_DEVICE bool is_fenced(const Context<P> &c, uint32_t slot) {
-  const uint64_t epoch = c.platform.load_acquire(&c.block.header()->frontend_epoch);  // A7 pairs with R7
-  return (epoch & BLINK_CTL_EPOCH_MASK) != epoch_of(c.platform.load_relaxed(c.block.ctl(slot)));
+  return is_fenced(c.platform.load_relaxed(&c.block.header()->frontend_epoch),
+                   c.platform.load_relaxed(c.block.ctl(slot))) &&
+         is_fenced(c.platform.load_acquire(&c.block.header()->frontend_epoch),  // A7 pairs with R7
+                   c.platform.load_relaxed(c.block.ctl(slot)));
 }
 
 template <class P>
 BLINK_DEVICE void look_at_slot(const Context<P> &c, uint32_t slot) {
+  P &p = c.platform;
+  const uint64_t cancel = p.load_relaxed(&c.block.descriptor(slot)->cancel), ctl = p.load_relaxed(c.block.ctl(slot)),
+                 epoch = p.load_relaxed(&c.block.header()->frontend_epoch);
+  if (!is_cancelled(cancel, ctl) && !is_fenced(epoch, ctl)) return;
   if (is_cancelled(c, slot)) {
     set_bit(c, c.local.cancelled, slot);
   } else if (is_fenced(c, slot)) {
