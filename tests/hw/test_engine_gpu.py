@@ -1,0 +1,168 @@
+"""The torch engine on a GPU: tokens against a plain forward pass, alone and in mixed batches; statistics of sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blink.common.errors import InputError
+from blink.common.model_files import SMOLLM2, smollm2_file
+from tests.hw.engine_help import chi_square_bound, kept_distribution, need_gpu, prompts_of
+from tests.shared import ROOT
+
+pytestmark = pytest.mark.gpu
+torch = need_gpu()
+
+from blink.hw.engines.host_batcher import HostBatcher, Job  # noqa: E402
+from blink.hw.engines.torch_engine import EngineLimits, TorchEngine, load_model  # noqa: E402
+
+PROMPTS, LIMIT = 60, 48
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[list[int]]:
+    """Prompts of 5 to 500 tokens, cut out of this project's own pages."""
+    try:
+        smollm2_file()
+    except InputError as problem:
+        pytest.skip(str(problem))
+    from blink.frontend.tokenizer import smollm2
+
+    pages = sorted(Path(ROOT / "docs").glob("*.md"))
+    return prompts_of(smollm2.load().encode("\n".join(page.read_text("utf-8") for page in pages)), PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def engine(texts: list[list[int]]) -> Iterator[TorchEngine]:
+    limits = EngineLimits(
+        context_tokens=640,
+        batch_max=16,
+        block_count=1024,
+        prefill_batch_max=4,
+        prefill_sequences=(32, 64, 128, 256, 512),
+        decode_batches=(1, 4, 16),
+    )
+    made = TorchEngine.of_model(SMOLLM2, limits)
+    yield made
+    made.close()
+
+
+def alone(engine: TorchEngine, texts: list[list[int]], **options: Any) -> list[list[int]]:
+    batcher, jobs = HostBatcher(engine, 1), [Job(text, LIMIT, ignore_eos=True, **options) for text in texts]
+    for job in jobs:
+        batcher.serve([job])
+    return [job.tokens for job in jobs]
+
+
+def mixed(engine: TorchEngine, texts: list[list[int]], **options: Any) -> list[list[int]]:
+    """The same requests in a batch of up to 16 that others join and leave: arrivals 3 steps apart, various limits."""
+    jobs = [Job(text, LIMIT, ignore_eos=True, arrives=3 * i, **options) for i, text in enumerate(texts)]
+    others = [
+        Job(text[::-1], 5 + 7 * i % 40, ignore_eos=True, temperature=0.9, seed=i, arrives=11 * i)
+        for i, text in enumerate(texts[:20])
+    ]
+    HostBatcher(engine).serve([*jobs, *others])
+    return [job.tokens for job in jobs]
+
+
+def reference_logits(texts: list[list[int]]) -> Iterator[Any]:
+    """Logits of whole texts without a cache, by Hugging Face's Llama on the same weights, in float32."""
+    transformers = pytest.importorskip("transformers")
+    spec, weights = load_model(SMOLLM2, "cuda", torch.float32)
+    shape = spec.shape
+    config = transformers.LlamaConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.ffn_size,
+        num_hidden_layers=shape.layer_count,
+        num_attention_heads=shape.head_count,
+        num_key_value_heads=shape.kv_head_count,
+        head_dim=shape.head_size,
+        max_position_embeddings=shape.context_tokens_max,
+        rms_norm_eps=spec.norm_epsilon,
+        tie_word_embeddings=True,
+    )
+    # Where it stands depends on the package's version.
+    config.rope_theta = spec.rope_base
+    if getattr(config, "rope_parameters", None) is not None:
+        config.rope_parameters = {**config.rope_parameters, "rope_type": "default", "rope_theta": spec.rope_base}
+    model = transformers.LlamaForCausalLM(config).to("cuda", torch.float32).eval()
+
+    def halves(matrix: Any, heads: int) -> Any:
+        """Interleaved pairs to Hugging Face's two halves of a head."""
+        return matrix.view(heads, shape.head_size // 2, 2, -1).transpose(1, 2).reshape(matrix.shape)
+
+    state = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.final_norm}
+    for i, layer in enumerate(weights.layers):
+        q, k, v = layer.qkv.split([shape.query_size, shape.kv_size, shape.kv_size])
+        gate, up = layer.gate_up.chunk(2)
+        names = {
+            "input_layernorm": layer.attention_norm,
+            "self_attn.q_proj": halves(q, shape.head_count),
+            "self_attn.k_proj": halves(k, shape.kv_head_count),
+            "self_attn.v_proj": v,
+            "self_attn.o_proj": layer.output,
+            "post_attention_layernorm": layer.ffn_norm,
+            "mlp.gate_proj": gate,
+            "mlp.up_proj": up,
+            "mlp.down_proj": layer.down,
+        }
+        state |= {f"model.layers.{i}.{name}.weight": value for name, value in names.items()}
+    missing = model.load_state_dict(state, strict=False).missing_keys
+    assert set(missing) <= {"lm_head.weight"}
+    with torch.no_grad():
+        for text in texts:
+            yield model(torch.tensor([text], device="cuda")).logits[0].float()
+
+
+def test_greedy_tokens_are_those_of_a_plain_forward_pass(engine: TorchEngine, texts: list[list[int]]) -> None:
+    answers = alone(engine, texts)
+    wrong, nearest = [], 1.0
+    whole = [text + answer for text, answer in zip(texts, answers, strict=True)]
+    for text, answer, logits in zip(texts, answers, reference_logits(whole), strict=True):
+        rows = logits[len(text) - 1 : -1]
+        best, runner_up = rows.topk(2, -1).values.T
+        nearest = min(nearest, float((best - runner_up).min()))
+        wrong += [i for i, (a, b) in enumerate(zip(rows.argmax(-1).tolist(), answer, strict=True)) if a != b]
+    print(f"{len(texts)} prompts of {len(texts[0])} to {len(texts[-1])} tokens, {sum(map(len, answers))} compared")
+    print(f"{len(wrong)} differ; smallest distance of the two highest logits {nearest:.2e}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 7}], ids=["greedy", "sampled"])
+def test_tokens_do_not_depend_on_the_batch(
+    engine: TorchEngine, texts: list[list[int]], options: dict[str, Any]
+) -> None:
+    assert mixed(engine, texts, **options) == alone(engine, texts, **options)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.8, 0.9, 0), (1.3, 0.95, 40), (1.0, 1.0, 20)]
+)
+def test_sampled_tokens_have_the_models_distribution(
+    engine: TorchEngine, texts: list[list[int]], temperature: float, top_p: float, top_k: int
+) -> None:
+    from blink.hw.engines.kernels import sample_kernel
+    from blink.hw.engines.triton_decoder import SAMPLE_BLOCK
+
+    alone(engine, texts[3:4])
+    logits = engine._decoder.logit_values[0].clone()
+    count, size = 20_000, len(logits)
+    seeds = torch.arange(count, device="cuda", dtype=torch.int32)
+    index, out = torch.full_like(seeds, 5), torch.empty_like(seeds)
+    row = torch.ones(count, device="cuda")
+    many = logits.expand(count, size).contiguous()
+    top_ks = torch.full_like(seeds, top_k)
+    sample_kernel[(count,)](
+        many, row * temperature, row * top_p, top_ks, seeds, index, out, size, BLOCK=SAMPLE_BLOCK, num_warps=8
+    )
+    expected = kept_distribution(logits.double().cpu().numpy(), temperature, top_p, top_k) * count
+    found = np.bincount(out.cpu().numpy(), minlength=size)
+    assert not found[expected == 0].sum()
+    statistic, bound = chi_square_bound(found, expected)
+    print(f"temperature {temperature} top_p {top_p} top_k {top_k}: chi-square {statistic:.1f}, bound {bound:.1f}")
+    assert statistic < bound
