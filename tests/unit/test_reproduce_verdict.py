@@ -54,7 +54,7 @@ def test_the_worst_value_decides() -> None:
     (verdict,) = judge(fact(RANGE), {"value": Prediction({"a": 3.0, "b": 6.0, "c": 1.8})}, ())
     assert verdict.error == pytest.approx(0.5)
     assert not verdict.meets
-    assert words.predicted(verdict) == "1.80 to 6"
+    assert words.predicted(verdict) == "1.8 to 6"
 
 
 @pytest.mark.parametrize(("use", "value", "meets"), [(PREDICTED, 120.0, True), (CALIBRATED, 120.0, False)])
@@ -191,7 +191,7 @@ def test_numbers_are_written_with_three_digits() -> None:
         "1.35",
         "1,234",
     ]
-    assert words.published(BOUND) == "at most 0.0400"
+    assert words.published(BOUND) == "at most 0.04"
     assert words.published(VALUE) == "100 ms"
 
 

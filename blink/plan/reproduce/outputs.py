@@ -11,6 +11,7 @@ from blink.plan.reproduce import words
 from blink.plan.reproduce.carry_out import Reproduction
 from blink.plan.reproduce.figures import draw_curves, draw_sweep
 from blink.plan.reproduce.markdown import to_markdown
+from blink.plan.reproduce.other_runs import NOT_COMPARED
 from blink.plan.reproduce.page import to_html
 from blink.plan.reproduce.terminal import print_reproduction
 from blink.plan.reproduce.verdict import Tally, Verdict, totals
@@ -31,6 +32,8 @@ def show(found: Reproduction, sections: Mapping[str, str], *, as_json: bool) -> 
     console = Console(file=sys.stdout, soft_wrap=False, highlight=False)
     print_reproduction(found, console)
     for title, text in sections.items():
+        if text in NOT_COMPARED.values():
+            continue
         console.print(f"\n[bold]{title}[/bold]")
         console.print(text, markup=False)
 

@@ -11,13 +11,14 @@ UNIT_SIGNS = {"ratio": "x", "share": "", "change": ""}
 
 
 def figure(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Three significant digits, without an exponent or trailing zeros."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     if float(value).is_integer() and abs(value) < 1e7:
         return f"{value:,.0f}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(digits, 6)}f}"
+    text = f"{value:,.{min(digits, 6)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def published(quantity: Quantity) -> str:
