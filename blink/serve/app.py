@@ -134,20 +134,18 @@ class App:
         await self._serve(self._service.open(generation, writer, arrived_ns), writer, receive)
 
     async def _serve(self, response: Response, writer: Writer, receive: Receive) -> None:
-        """Until the response is over or its client is gone. The reader writes; this only waits."""
+        """Until the response is over or its client is gone: then `receive` says so. The reader writes meanwhile."""
         limit_s = self._service.terms.request_seconds_max
-        listening = asyncio.ensure_future(_gone(receive))
-        ended = asyncio.ensure_future(response.ended.wait())
         try:
-            await asyncio.wait((listening, ended), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if not listening.done() and not response.ended.is_set():
+            async with asyncio.timeout(limit_s) as timeout:
+                response.cut = lambda: timeout.reschedule(0)
+                await _gone(receive)
+        except TimeoutError:
+            if not response.is_cut:
                 response.fail(internal(f"the request was aborted: it took longer than {limit_s:g} s"))
-            if response.ended.is_set() and not response.is_cut:
                 await writer.done()
         finally:
-            listening.cancel()
-            ended.cancel()
-            self._service.close(response, gone=not response.ended.is_set())
+            self._service.close(response, gone=not response.is_over)
 
     # --- the rest ---
 

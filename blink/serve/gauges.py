@@ -11,7 +11,7 @@ Gauge = tuple[str, str, dict[str, str], float]
 
 def gauges(service: Service) -> Iterator[Gauge]:
     """As they are now, those of one name together."""
-    stats, pump = service.backend.stats(), service.pump
+    stats = service.backend.stats()
     none: dict[str, str] = {}
     yield "vllm:num_requests_running", "Sequences in the batch.", none, stats.running
     yield "vllm:num_requests_waiting", "Requests that wait for the batch.", none, stats.waiting
@@ -29,8 +29,6 @@ def gauges(service: Service) -> Iterator[Gauge]:
     yield "blink:window", "Launches of a window.", none, stats.window
     yield "blink:relaunches", "Relaunches of the scheduler since the start.", none, stats.relaunches
     yield "blink:polls", "Status READs since the start.", none, stats.poll_count
-    yield "blink:turns", "Turns of the reader since the start.", none, pump.turn_count
-    yield "blink:turn_seconds_sum", "Time that the reader's turns took since the start.", none, pump.turn_ns / 1e9
     yield "blink:clock_lag_seconds", "How far the backend is behind its clock.", none, stats.lag_ns / 1e9
     yield "blink:clock_lag_seconds_max", "The same at its worst since the start.", none, stats.lag_max_ns / 1e9
     yield "blink:wrong_tokens", "Tokens that differ from what the engine sampled.", none, stats.wrong_tokens

@@ -71,13 +71,14 @@ class Alarm:
 class Pump:
     """The one reader: a turn of the backend, then every stream that has news is written to, once."""
 
-    def __init__(self, backend: Backend, failed: Callable[[BaseException], None]) -> None:
-        self._backend, self._failed = backend, failed
+    def __init__(
+        self, backend: Backend, failed: Callable[[BaseException], None], observe: Callable[[float], None]
+    ) -> None:
+        """`failed` hears of a fault of the backend, `observe` of the seconds that each turn took."""
+        self._backend, self._failed, self._observe = backend, failed, observe
         self._alarm: Alarm | None = None
         self._soon = False
         self._news: dict[Flushed, None] = {}
-        self.turn_count = 0
-        self.turn_ns = 0
 
     def start(self) -> None:
         """Begin, inside the running loop."""
@@ -111,8 +112,7 @@ class Pump:
             self._failed(error)
             return
         now_ns = time.monotonic_ns()
-        self.turn_count += 1
-        self.turn_ns += now_ns - began_ns
+        self._observe((now_ns - began_ns) / 1e9)
         if next_ns is None:
             alarm.clear()
         elif next_ns <= now_ns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ _TIME_LIMIT = "the request was aborted: its time limit is over"
 
 
 class Response:
-    """Begins with `begin`; ends when `ended` is set, or with `close` when the client is gone."""
+    """Begins with `begin`; ends by itself (`is_over`), or with `close` when the client is gone."""
 
     def __init__(
         self,
@@ -58,9 +57,14 @@ class Response:
         self.finish = ""  # of the request as a whole, for log and metrics
         self.first_ns = self.end_ns = -1
         self.claimed_ns = -1
-        self.ended = asyncio.Event()
+        self.cut: Callable[[], None] = lambda: None  # ends the wait for the client
         self.fails_after: tuple[int, str] | None = None  # tokens, kind
         self.is_cut = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the client was sent all of it."""
+        return self.end_ns >= 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -136,7 +140,7 @@ class Response:
             self._error = internal("injected failure")
         else:
             self.is_cut = True
-            self.ended.set()
+            self.cut()
 
     def flush(self) -> None:
         """Send what is new: at the end of a turn of the reader."""
@@ -231,7 +235,6 @@ class Response:
 
     def _end(self, now_ns: int) -> None:
         self.end_ns = now_ns
-        self.ended.set()
 
     def cancel_jobs(self) -> None:
         """Stop what still generates, and free its slots."""

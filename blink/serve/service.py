@@ -43,7 +43,7 @@ class Service:
         self.backend, self.tokenizer, self.model, self.terms, self.log = backend, tokenizer, model, terms, log
         self.reader = Reader(tokenizer, model, backend.bounds)
         self.metrics = Metrics(model, backend.bounds.context_tokens)
-        self.pump = Pump(backend, self._broken)
+        self.pump = Pump(backend, self._broken, self.metrics["blink:turn_seconds"].observe)
         self.started_s = int(time.time())
         self.draining = False
         self.broken = ""

@@ -232,11 +232,11 @@ class SimulatedBackend:
         times = [heap[0][0] for heap in (self._model.env._queue, self._due) if heap]
         if not times:
             return None
-        return self._wall(min(times)) if self._scale else self._now()
+        return self._wall(int(min(times))) if self._scale else self._now()
 
     def _note_lag(self, now_ns: int) -> None:
         events = self._model.env._queue
-        lag_ns = max(0, now_ns - self._wall(events[0][0])) if events else 0
+        lag_ns = max(0, now_ns - self._wall(int(events[0][0]))) if events else 0
         self._stats.lag_ns = lag_ns
         self._stats.lag_max_ns = max(self._stats.lag_max_ns, lag_ns)
 

@@ -23,9 +23,9 @@ def open_tokenizer(name: str) -> Tokenizer:
 
         return ByteTokenizer()
     if name == "smollm2":
-        from blink.frontend.tokenizer import smollm2
+        from blink.frontend.tokenizer.smollm2 import load
 
-        return smollm2.load()
+        return load()
     if not (Path(name) / "tokenizer.json").is_file():
         allowed = ", ".join(BUILT_IN)
         raise InputError(f"--tokenizer: {name!r} is not allowed; allowed: {allowed}, or a folder with a tokenizer.json")

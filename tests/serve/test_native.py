@@ -1,0 +1,88 @@
+"""The native backend: the scheduler outlives its server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from blink.cli import main
+from blink.hw.native.build import compiler
+from tests.serve.running import Server, open_stream, running, wait_for
+
+pytest.importorskip("uvicorn", reason="needs the extra [serve]")
+pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+BODY = {"prompt": "Hello", "max_tokens": 40, "ignore_eos": True}
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    yield ("--backend", "native", "--ring", str(tmp_path / "ring.sock"))
+
+
+def test_both_backends_say_the_same_and_the_trace_conforms(ring: tuple[str, ...], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.ndjson"
+    with running("--time-scale", "0.1") as simulated, running(*ring, "--trace", str(trace)) as native:
+        for prompt in ("Hello", "Grüße", [5, 6, 7]):
+            body = {**BODY, "prompt": prompt}
+            assert native.post("/v1/completions", body)["choices"] == simulated.post("/v1/completions", body)["choices"]
+        assert native.metric("blink:wrong_tokens") == 0
+        assert native.stop() == 0
+    assert main(["check", str(trace)]) == 0
+
+
+def test_a_server_that_is_killed_under_load_is_followed_by_another_on_the_same_ring(
+    ring: tuple[str, ...], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.ndjson"
+    options = (*ring, "--time-scale", "20", "--trace", str(trace))
+    first = Server(*options)
+    long = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
+    streams = [open_stream(first.port, long) for _ in range(24)]
+    wait_for(lambda: first.slots("empty") < 4096 - 16)
+    first.process.kill()
+    first.process.wait()
+    for sock in streams:
+        sock.close()
+    second = Server(*options)
+    try:
+        assert "took over a ring" in second.text()
+        second.wait_idle()
+        assert second.metric("blink:slots_recovering") == 0
+        body = {"prompt": "after", "max_tokens": 5, "ignore_eos": True}
+        assert second.post("/v1/completions", body)["usage"]["completion_tokens"] == 5
+    finally:
+        assert second.stop() == 0
+    assert main(["check", str(trace)]) == 0
+    text = trace.read_text(encoding="utf-8")
+    assert text.count('"crashed"') == text.count('"restarted"') == 1
+
+
+def test_a_ring_has_one_server_and_ends_with_it(ring: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.serve.running import SCENARIO
+
+    with running(*ring) as server:
+        assert main(["serve", str(SCENARIO), "--port", "0", *ring]) == 2
+        assert "another server uses this ring" in capsys.readouterr().err
+        server.post("/v1/completions", BODY)
+        assert server.stop() == 0
+    assert not Path(ring[-1]).exists()
+
+
+def test_a_ring_that_nobody_comes_back_to_ends(ring: tuple[str, ...]) -> None:
+    server = Server(*ring, "--linger", "0.3")
+    threading.Thread(target=lambda: _ignore(server), daemon=True).start()
+    wait_for(lambda: server.metric("vllm:prompt_tokens_total") > 0)
+    server.process.send_signal(signal.SIGKILL)
+    server.process.wait()
+    wait_for(lambda: not os.path.exists(ring[-1]))  # noqa: PTH110  # a socket is no file
+
+
+def _ignore(server: Server) -> None:
+    with suppress(Exception):
+        server.post("/v1/completions", BODY)
