@@ -10,10 +10,24 @@ from contextlib import suppress
 from typing import NoReturn
 
 from blink import __version__
-from blink.commands import chaos, check, compare, conform, doctor, plot, profiles, prove, reproduce, run, scenario, serve
+from blink.commands import (
+    bench,
+    chaos,
+    check,
+    compare,
+    conform,
+    doctor,
+    plot,
+    profiles,
+    prove,
+    reproduce,
+    run,
+    scenario,
+    serve,
+)
 from blink.common.errors import InputError
 
-COMMANDS = (run, serve, compare, reproduce, check, conform, chaos, scenario, plot, profiles, prove, doctor)
+COMMANDS = (run, serve, compare, reproduce, check, conform, chaos, scenario, plot, profiles, prove, bench, doctor)
 
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130

@@ -115,7 +115,7 @@ def test_a_mutant_shows_in_the_tokens(tmp_path: Path) -> None:
 
 @needs_gpu
 def test_cancels_end_requests_early() -> None:
-    workload = {"requests": 200, "cancel": {"fraction": 0.5, "after_s": 0.0}}
+    workload = {"requests": 200, "cancel": {"fraction": 0.5, "after_s": 0.002}}
     scenario, requests = build_load(scenario_of(workload=workload))
     result = serve(scenario, requests, time_scale=1.0)
     assert set(outcomes(result)) <= {"completed", "cancelled"}

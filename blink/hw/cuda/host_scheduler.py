@@ -17,7 +17,7 @@ from blink.hw.cuda.graphs import Graphs
 from blink.hw.cuda.kernels import Kernels
 from blink.hw.cuda.stub import StubEngine
 from blink.hw.engines.contract import Engine
-from blink.hw.native.instance import Instance
+from blink.hw.native.instance import Instance, create
 from blink.hw.native.library import load_library
 from blink.hw.native.process import SILENCE_LIMIT_NS, START_LIMIT_S, Stop
 from blink.hw.native.settings import NativeSettings
@@ -61,6 +61,11 @@ class HostRing(Instance):
 
     def __init__(self, cuda: Cuda, settings: NativeSettings) -> None:
         super().__init__(load_library(), settings, memory=lambda size_bytes: PinnedMemory(cuda, size_bytes))
+
+    def reset(self) -> None:
+        """A fresh ring and a fresh scheduler in the same memory. No scheduler may run."""
+        ctypes.memset(self.base, 0, int(self.config["total_bytes"][0]))
+        create(self.library, self.settings, self.config, self.base)
 
 
 class HostScheduler:

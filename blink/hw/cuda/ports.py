@@ -93,8 +93,7 @@ class CopyPort:
 class MappedPort:
     """READs and WRITEs as loads and stores, over a ring in pinned host memory that the scheduler has mapped."""
 
-    def __init__(self, cuda: Cuda, library: Library, config: Config, image: int, copier: Copier, base: int) -> None:
-        """`image` is the address of a created block in host memory: what stands in the ring's areas is taken over."""
+    def __init__(self, cuda: Cuda, library: Library, config: Config, copier: Copier, base: int) -> None:
         self._cuda, self._library, self._copier = cuda, library, copier
         self._header = base + int(config["ring_header_offset"][0])
         sizes = {area: -(-area_bytes(config, area) // 4096) * 4096 for area in RING_AREAS}
@@ -102,15 +101,21 @@ class MappedPort:
         self._mirror = config.copy()  # the library finds the areas by it
         self.offsets: dict[str, int] = {}
         """By the names of the configuration: where the device finds the areas, from the start of its block."""
+        self._areas: dict[str, int] = {}
         address = self._pinned
         for area, size in sizes.items():
             name = f"{area}_offset"
-            if area in ("status", "descriptors"):
-                ctypes.memmove(address, image + int(config[name][0]), area_bytes(config, area))
+            self._areas[area] = address
             self.offsets[name] = (address - base) % (1 << 64)
             self._mirror[name] = (address - address_of(self._mirror)) % (1 << 64)
             address += size
-        self._words = np.zeros(SLOT_COUNT, np.uint64)
+        self._config, self._words = config, np.zeros(SLOT_COUNT, np.uint64)
+
+    def reset(self, image: int) -> None:
+        """Control words and descriptors of a created block at an address in host memory."""
+        for area in ("status", "descriptors"):
+            start = image + int(self._config[f"{area}_offset"][0])
+            ctypes.memmove(self._areas[area], start, area_bytes(self._config, area))
 
     def write(self, write: Write) -> None:
         """Carry out a WRITE; the epoch alone stands in device memory, since the scheduler looks at it often."""

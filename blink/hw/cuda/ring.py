@@ -40,18 +40,25 @@ class CudaRing:
         self.drain_gap_ns = 0
         self._drained_ns = 0
         self._tail = 0
-        image = np.zeros(int(self.config["total_bytes"][0]), np.uint8)
-        create(library, settings, self.config, address_of(image))
-        self._port, self._mapped = self._open_port(image)
-        for first, end in (("", "prompts"), ("state", "trace")):  # what lies between is zero
+        self._image = np.zeros(int(self.config["total_bytes"][0]), np.uint8)
+        create(library, settings, self.config, address_of(self._image))
+        self._port, self._mapped = self._open_port(self._image)
+        self.reset()
+
+    def reset(self) -> None:
+        """A fresh ring and a fresh scheduler in the same memory. No scheduler may run."""
+        self._tail = 0
+        for first, end in (("", "prompts"), ("state", "trace")):  # nobody reads the rest before it is written
             start = int(self.config[f"{first}_offset"][0]) if first else 0
-            self.copier.put(self.base + start, image[start : int(self.config[f"{end}_offset"][0])].tobytes())
-        cuda.synchronize()
+            self.copier.put(self.base + start, self._image[start : int(self.config[f"{end}_offset"][0])].tobytes())
+        if self._mapped:
+            self._mapped.reset(address_of(self._image))
+        self.cuda.synchronize()
 
     def _open_port(self, image: NDArray[np.uint8]) -> tuple[Port, MappedPort | None]:
         if self.ingress is Ingress.COPY:
             return CopyPort(self.copier, self.config, self.base), None
-        port = MappedPort(self.cuda, self.library, self.config, address_of(image), self.copier, self.base)
+        port = MappedPort(self.cuda, self.library, self.config, self.copier, self.base)
         config = self.config.copy()
         for name, offset in port.offsets.items():
             config[name] = offset

@@ -13,7 +13,7 @@ from blink.hw.cuda.ports import Ingress
 from blink.hw.cuda.ring import CudaRing
 from blink.hw.cuda.scheduler import CudaScheduler
 from blink.hw.native.library import load_library
-from blink.hw.native.run import Progress, serve_over, settings_of
+from blink.hw.native.run import Progress, admitted, serve_over, settings_of
 from blink.perf.plant import Plant
 from blink.workload.requests import Requests
 
@@ -48,8 +48,8 @@ def serve(
     scheduler = CudaScheduler(kernels, ring)
     try:
         return serve_over(
-            scenario, requests, plant, ring, scheduler, GPU_CLOCK, trace_path=trace_path, progress=progress,
-            stop=stop, time_scale=time_scale,
+            scenario, requests, admitted(scenario, requests, plant), ring, scheduler, GPU_CLOCK,
+            trace_path=trace_path, progress=progress, stop=stop, time_scale=time_scale, step=plant.step,
         )  # fmt: skip
     finally:
         scheduler.close()

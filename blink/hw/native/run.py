@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from time import CLOCK_MONOTONIC, clock_gettime_ns
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -77,17 +77,38 @@ def serve(
     try:
         process = SchedulerProcess(instance, threads or default_threads())
         return serve_over(
-            scenario, requests, plant, instance, process, MONOTONIC_CLOCK, trace_path=trace_path, progress=progress,
-            stop=stop, time_scale=time_scale,
+            scenario, requests, admitted(scenario, requests, plant), instance, process, MONOTONIC_CLOCK,
+            trace_path=trace_path, progress=progress, stop=stop, time_scale=time_scale, step=plant.step,
         )  # fmt: skip
     finally:
         instance.close()
 
 
+class StepRanges(Protocol):
+    """Says which durations that were asked of a model of steps lie outside the range that it was measured in."""
+
+    def range_violations(self, observed: dict[str, tuple[int, int]]) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Requests as their clients send them, why some will be refused, and notes for the report."""
+
+    rows: list[Request]
+    refusals: dict[int, str]
+    notes: list[str]
+
+
+def admitted(scenario: Scenario, requests: Requests, plant: Plant) -> Admitted:
+    """What a plant can serve of a load."""
+    asked = output_tokens_asked(scenario, requests)
+    return Admitted(*request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked))
+
+
 def serve_over(
     scenario: Scenario,
     requests: Requests,
-    plant: Plant,
+    load: Admitted,
     ring: Ring,
     running: Running,
     clock: dict[str, Any],
@@ -97,20 +118,21 @@ def serve_over(
     stop: Callable[[], bool] | None,
     time_scale: float,
     texts: Texts | None = None,
+    step: StepRanges | None = None,
 ) -> RunResult:
     """Serve these requests over a ring with the scheduler that runs over it, which has ended afterwards.
 
-    `clock` is what the trace says of its times. With `texts` a model samples in place of the stub.
+    `clock` is what the trace says of its times. With `texts` a model samples in place of the stub; `step` gave the
+    stub's durations.
     """
+    notes = list(load.notes)
     try:
-        asked = output_tokens_asked(scenario, requests)
-        rows, refusals, notes = request_rows(plant, scenario.limits.output_capacity_tokens, requests, asked)
         recorder = recorder_of(scenario, requests, trace_path, ring.backend, clock)
         try:
-            run = RingRun(scenario, rows, refusals, requests, ring, recorder, time_scale, texts)
+            run = RingRun(scenario, load.rows, load.refusals, requests, ring, recorder, time_scale, texts)
             run.go(running, progress, stop)
-            if time_scale and texts is None:  # else no duration of the model was used
-                notes += range_notes(plant.step.range_violations(run.observed()))
+            if time_scale and step:  # else no duration of the model was used
+                notes += range_notes(step.range_violations(run.observed()))
             result = run.result(load_notes(scenario, requests) + notes)
             run.close_trace()
         except BaseException:

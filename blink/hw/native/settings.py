@@ -12,6 +12,7 @@ from blink.common.policy import GraphTable, Limits
 from blink.common.results import I64
 from blink.hw.native.tokens import EOS_TOKEN
 
+NO_TOKEN = (1 << 32) - 1
 TRACE_CAPACITY = 1 << 20
 """Records between two drains: at 32 bytes each, more than a second of the fastest scheduler on a host."""
 
@@ -61,7 +62,8 @@ class NativeSettings:
 
     `graph_timeout_ns` 0: a graph may take for ever. `virtual_clock`: time is what each `step` says, and nothing sleeps.
     `report`: keep the last decision where the host can read it. `engine_thread`: graphs run on a thread of their own.
-    `hang_at`: the number of a graph that never ends, counted from 1; 0 for none.
+    `hang_at`: the number of a graph that never ends, counted from 1; 0 for none. `eos_token`: NO_TOKEN for a model
+    whose texts end by their length alone.
     """
 
     limits: Limits
@@ -81,6 +83,7 @@ class NativeSettings:
     report: bool = False
     engine_thread: bool = False
     hang_at: int = 0
+    eos_token: int = EOS_TOKEN
 
     def fields(self) -> dict[str, int]:
         """Values of the scheduler's Config (kernels/include/blink/block.h) by name, but for its offsets."""
@@ -100,7 +103,7 @@ class NativeSettings:
             "window": limits.window,
             "kv_block_count": self.kv_block_count,
             "blocks_per_place": min(self.kv_block_count, -(-longest // limits.block_tokens)),
-            "eos_token": EOS_TOKEN,
+            "eos_token": self.eos_token,
             "trace_capacity": self.trace_capacity,
             "frontend_epoch": self.frontend_epoch,
             "virtual_clock": int(self.virtual_clock),

@@ -1,0 +1,137 @@
+"""`blink bench hw`: what the scheduler's loop costs on this GPU, with a host loop over the same graphs beside it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from blink.common.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from blink.hw.cuda.bench.samples import Row
+
+COLUMNS = ("p50_ns", "p99_ns", "p999_ns", "max_ns")
+
+
+def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    verb = verbs.add_parser("bench", help="measure hardware", description="Measure what this machine's hardware does.")
+    kinds = verb.add_subparsers(dest="bench", required=True, metavar="WHAT")
+    hw = kinds.add_parser(
+        "hw",
+        help="the scheduler's loop on a GPU",
+        description="Print the table of the scheduler's loop with the stub engine, or with --engine the step times of "
+        "a model, for the scheduler on the GPU and for the same one on the host.",
+    )
+    hw.add_argument("--busy", metavar="N,N", default="0,32", help="busy processes beside it (default: 0,32)")
+    hw.add_argument("--engine", choices=("stub", "torch"), default="stub", help="stub: the loop's table (the default)")
+    hw.add_argument("--model", metavar="NAME", default="llama-3-8b", help="of --engine torch (default: llama-3-8b)")
+    hw.add_argument("--batches", metavar="N,N", default="1,16,64", help="of --engine torch (default: 1,16,64)")
+    hw.add_argument("--steps", metavar="N", default="400", help="steps a batch of --engine torch (default: 400)")
+    hw.add_argument("--prompt-tokens", metavar="N", default="1024", help="of --engine torch (default: 1024)")
+    hw.add_argument("--json", metavar="FILE", help="write the rows to a file, too")
+    hw.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Measure and print. Rows measured before a fault or Ctrl-C are kept."""
+    from blink.hw.cuda.lockstep import load_kernels
+
+    busy = _numbers("--busy", options.busy)
+    plan = {name: _numbers(f"--{name.replace('_', '-')}", getattr(options, name)) for name in _PLAN}
+    kernels = load_kernels()
+    rows: list[Row] = []
+    try:
+        with _status() as say:
+            stub = options.engine == "stub"
+            found = _loop(kernels, busy, say) if stub else _engine(kernels, options, busy, plan, say)
+            for row in found:
+                rows.append(row)  # noqa: PERF402  # what was measured before a fault is kept
+    finally:
+        _report(options, kernels.cuda.describe(), rows)
+    return 0
+
+
+_PLAN = ("batches", "steps", "prompt_tokens")
+
+
+def _loop(kernels: Any, busy: tuple[int, ...], say: Callable[[str], None]) -> Iterator[Row]:
+    from blink.hw.cuda.bench.loop import loop_rows
+
+    return loop_rows(kernels, busy, say)
+
+
+def _engine(
+    kernels: Any,
+    options: argparse.Namespace,
+    busy: tuple[int, ...],
+    plan: dict[str, tuple[int, ...]],
+    say: Callable[[str], None],
+) -> Iterator[Row]:
+    from blink.hw.cuda.bench.engine import StepPlan, engine_rows
+    from blink.hw.engines.torch_engine import EngineLimits, TorchEngine
+
+    batches, steps, prompt = plan["batches"], plan["steps"][0], plan["prompt_tokens"][0]
+    context = -(-(prompt + steps + 2) // 64) * 64
+    limits = EngineLimits(
+        context_tokens=context, batch_max=max(batches), block_count=(max(batches) + 1) * (context // 16 + 1),
+        prefill_sequences=(prompt,), decode_batches=tuple(sorted(batches)),
+    )  # fmt: skip
+    engine = TorchEngine.of_model(options.model, limits)
+    try:
+        yield from engine_rows(kernels, engine, StepPlan(batches, steps, prompt, busy), say)
+    finally:
+        engine.close()
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(f"{option}: {text!r} is not allowed; allowed: whole numbers from 0, separated by commas")
+    return tuple(int(part) for part in parts)
+
+
+@contextmanager
+def _status() -> Iterator[Callable[[str], None]]:
+    """One line that says what is measured: on a terminal in place, else one after another on standard error."""
+    if not sys.stderr.isatty():
+        yield lambda text: print(text, file=sys.stderr, flush=True)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("starting") as status:
+        yield lambda text: status.update(escape(text))
+
+
+def _report(options: argparse.Namespace, machine: dict[str, str], rows: Sequence[Row]) -> None:
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from blink.report.rundir import to_json
+
+    if options.json:
+        plain = {"date": date.today().isoformat(), "machine": machine, "rows": [row.to_json() for row in rows]}
+        Path(options.json).write_text(to_json(plain))
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("what", "scheduler"):
+        table.add_column(name)
+    for name in ("busy", "n", "P50 us", "P99 us", "P99.9 us", "max us", "bare us"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        bare = row.more.get("bare_ns", row.more.get("bare_last_ns"))
+        times = [f"{getattr(row, name) / 1000:,.2f}" for name in COLUMNS]
+        table.add_row(
+            row.what, row.system, str(row.busy), f"{row.count:,}", *times, "" if bare is None else f"{bare / 1000:,.2f}"
+        )
+    console.print(table)

@@ -1,0 +1,66 @@
+"""Step times of a model's decode graph under both schedulers, alone and beside busy processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from blink.common.results import I64
+from blink.hw.cuda.bench.samples import Row, without_trend
+from blink.hw.cuda.bench.steps import bare_ns, run_batch, step_times
+from blink.hw.cuda.engine_run import System, engine_settings
+from blink.hw.cuda.kernels import Kernels
+from blink.hw.engines.contract import Engine
+from blink.hw.measure.busy import busy_processes
+
+Say = Callable[[str], None]
+_LAST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """`steps` decode steps of each batch, over prompts of `prompt_tokens`, beside each number of busy processes."""
+
+    batches: tuple[int, ...] = (1, 16, 64)
+    steps: int = 400
+    prompt_tokens: int = 1024
+    busy: tuple[int, ...] = (0, 32, 64)
+
+
+def engine_rows(
+    kernels: Kernels, engine: Engine, plan: StepPlan, say: Say = lambda text: None, systems: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Periods with the growth of the KV cache taken out; `overhead_ns`: the last periods over the bare last graph.
+
+    `systems` restricts which schedulers run: cuda, cpu-resident.
+    """
+    settings = engine_settings(engine, output_tokens=plan.steps + 2, ignore_eos=True)
+    for name, opener in (("cuda", System.on_gpu), ("cpu-resident", System.on_host)):
+        if systems and name not in systems:
+            continue
+        say(f"capturing graphs for {name}")
+        system = opener(kernels, settings, engine)
+        try:
+            for count in plan.busy:
+                for batch in plan.batches:
+                    say(f"{name}: batch {batch} beside {count} busy processes")
+                    with busy_processes(count):
+                        yield _row(kernels, system, engine, plan, batch, count)
+        finally:
+            system.close()
+
+
+def _row(kernels: Kernels, system: System, engine: Engine, plan: StepPlan, batch: int, busy: int) -> Row:
+    records = run_batch(system, batch, plan.steps, plan.prompt_tokens, engine.vocabulary_count)
+    times = step_times(records, batch)
+    bare = bare_ns(kernels.cuda, system, batch, 10)
+    return Row.of(
+        f"decode step of {engine.name}; batch {batch}", system.name, busy, without_trend(times.period_ns),
+        prompt_tokens=plan.prompt_tokens, mean_ns=_mean(times.period_ns), bare_last_ns=bare,
+        overhead_ns=_mean(times.period_ns[-_LAST:]) - bare, relaunch_p50_ns=_mean(times.relaunch_ns),
+        claim_p50_ns=_mean(times.claim_ns),
+    )  # fmt: skip
+
+
+def _mean(times_ns: I64) -> int:
+    return round(float(times_ns.mean())) if times_ns.size else 0

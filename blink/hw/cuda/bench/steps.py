@@ -1,0 +1,134 @@
+"""Step periods of a scheduler under a full batch, read off its own trace records."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from dataclasses import dataclass
+from time import monotonic_ns
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blink.common.events import Event, GraphKind
+from blink.common.lockstep import NO_EOS
+from blink.common.request import Request
+from blink.common.results import I64
+from blink.hw.cuda.driver import Cuda
+from blink.hw.cuda.engine_run import Answers, System, drawn_prompts
+from blink.hw.native.driver import Frontend
+from blink.hw.native.library import address_of
+from blink.hw.native.process import Stop
+from blink.hw.ring import Records
+from blink.hw.texts import Texts
+
+LIMIT_S = 120.0
+_DRAIN_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Nanoseconds of decode steps of a full batch."""
+
+    period_ns: I64  # from a launch to the next launch, inside the window
+    relaunch_ns: I64  # the same with a relaunch between them
+    graph_ns: I64  # from a launch until its completion was seen
+    claim_ns: I64  # from the claim of a prompt to the launch of its prefill
+
+
+def run_batch(
+    system: System, batch: int, steps: int, prompt_tokens: int, vocabulary_count: int | None = None
+) -> Records:
+    """The trace records of `batch` requests of so many tokens each, from an idle scheduler to its end.
+
+    With `vocabulary_count` a model samples. Nobody reads the ring while the batch runs, only the trace is drained.
+    """
+    system.ring.reset()
+    texts = Texts(drawn_prompts(vocabulary_count), Answers().take) if vocabulary_count else None
+    frontend = Frontend(
+        system.ring, monotonic_ns, lambda request, now_ns: None, None,
+        prompt_area_tokens=system.ring.settings.prompt_area_tokens, texts=texts, burst_max=batch,
+    )  # fmt: skip
+    system.scheduler.start()
+    system.scheduler.wait_until_up()
+    requests = [Request(index, -1, prompt_tokens, NO_EOS, steps + 1, 0) for index in range(batch)]
+    for request in requests:
+        frontend.receive(request)
+    while frontend.waiting_count:
+        frontend.post()
+    found, due, ended = [], time.monotonic() + LIMIT_S, 0
+    while ended < batch:
+        time.sleep(_DRAIN_S)
+        records = system.ring.drain()
+        found.append(records)
+        ended += int(np.isin(records["what"] & 0xFF, (Event.FINISH, Event.ABORT, Event.REJECT)).sum())
+        fault = system.scheduler.fault()
+        if fault or time.monotonic() > due:
+            raise RuntimeError(fault or f"{batch - ended} of {batch} requests are not over after {LIMIT_S} s")
+    if not system.scheduler.stop(Stop.DRAIN):
+        raise RuntimeError("the scheduler did not stop")
+    while (records := system.ring.drain()).size:
+        found.append(records)
+    return np.concatenate(found)
+
+
+def step_times(records: Records, batch: int) -> StepTimes:
+    """Of the decode steps in which `batch` sequences took part; the first ten are left out."""
+    event = (records["what"] & 0xFF).astype(np.int64)
+    kind = (records["what"] >> 8 & 0xFF).astype(np.int64)
+    t_ns = records["t_ns"].astype(np.int64)
+    is_graph = np.isin(event, (Event.GRAPH_LAUNCHED, Event.GRAPH_DONE))
+    full = is_graph & (kind == GraphKind.DECODE) & (records["detail"] == batch)
+    launched = np.flatnonzero(full & (event == Event.GRAPH_LAUNCHED))[10:]
+    relaunches = np.cumsum(event == Event.RELAUNCHED)
+    prefills = np.cumsum((event == Event.GRAPH_LAUNCHED) & (kind == GraphKind.PREFILL))
+    first, second = launched[:-1], launched[1:]
+    plain = prefills[first] == prefills[second]
+    crossed = relaunches[first] != relaunches[second]
+    period = t_ns[second] - t_ns[first]
+    done = np.flatnonzero(full & (event == Event.GRAPH_DONE))
+    return StepTimes(
+        period[plain & ~crossed], period[plain & crossed], _until_next(t_ns, launched, done), _claims(t_ns, event, kind)
+    )
+
+
+def _until_next(t_ns: I64, first: NDArray[np.intp], second: NDArray[np.intp]) -> I64:
+    """From each of `first` to the next of `second`."""
+    after = np.searchsorted(second, first)
+    has = after < second.size
+    return t_ns[second[after[has]]] - t_ns[first[has]]
+
+
+def _claims(t_ns: I64, event: I64, kind: I64) -> I64:
+    claims = np.flatnonzero(event == Event.CLAIM)
+    launches = np.flatnonzero((event == Event.GRAPH_LAUNCHED) & (kind == GraphKind.PREFILL))
+    return _until_next(t_ns, claims, launches)
+
+
+def bare_ns(cuda: Cuda, system: System, batch: int, rounds: int) -> int:
+    """The decode graph of the last run alone, launched back to back from the host: nanoseconds each.
+
+    Its rows still stand in memory, so it does what the last step did. No scheduler may run.
+    """
+    graphs = system.scheduler.graphs
+    sequence = system.ring.settings.decode_table.fallback.sequence
+    executables = graphs.executables(GraphKind.DECODE, batch, sequence)
+    stream = cuda.stream()
+
+    def launches() -> None:
+        for number in range(rounds):
+            cuda.launch_graph(executables[number % len(executables)], stream)
+
+    launches()
+    cuda.wait(stream)
+    total_ns = cuda.time_ns(stream, launches)
+    cuda.close_stream(stream)
+    return total_ns // rounds
+
+
+def host_loop_ns(system: System, rounds: int) -> I64:
+    """The decode graph of index 0 by a plain host loop: launch, copy the tokens back, wait. `system` is on the host."""
+    out = np.zeros(rounds, np.uint64)
+    calls = system.host_calls
+    system.ring.library.time_graph(ctypes.addressof(calls), int(GraphKind.DECODE), 0, rounds, address_of(out))
+    return out.astype(np.int64)
