@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from blink.common.config import Scenario, load_scenario
 from blink.common.config.load import Override
@@ -15,6 +16,7 @@ from blink.serve.log import Log
 from blink.serve.options import Options
 from blink.serve.server import listen, run
 from blink.serve.service import Service, Terms
+from blink.serve.session import Application, RecordingApp, ReplayingApp
 from blink.serve.stub import StubText
 
 
@@ -34,7 +36,7 @@ def serve(options: Options) -> int:
         service = Service(
             backend, tokenizer, model_name(options, scenario), scenario.seed, terms_of(options), failures, log
         )
-        app = App(service, options.api_key)
+        app, close = _wrapped(App(service, options.api_key), options)
         host = f"[{options.host}]" if ":" in options.host else options.host
 
         def ready() -> None:
@@ -43,10 +45,21 @@ def serve(options: Options) -> int:
             )
 
         complete = run(service, app, sock, ready)
+        close()
     finally:
         backend.close(complete=complete)
         sock.close()
     return 0 if complete and not service.broken else 1
+
+
+def _wrapped(app: Application, options: Options) -> tuple[Application, Callable[[], None]]:
+    """The application, recorded or replayed, and what to call at its end."""
+    if options.record is not None:
+        recording = RecordingApp(app, options.record)
+        return recording, recording.close
+    if options.replay is not None:
+        return ReplayingApp(app, options.replay, options.time_scale), lambda: None
+    return app, lambda: None
 
 
 def scenario_of(options: Options) -> Scenario:

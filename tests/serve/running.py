@@ -137,10 +137,10 @@ def running(*options: str, scenario: Path = SCENARIO) -> Iterator[Server]:
             server.stop()
 
 
-def open_stream(port: int, body: dict[str, Any]) -> socket.socket:
-    """A completion's stream whose head and first bytes have arrived, left open."""
+def open_stream(port: int, body: dict[str, Any], *, begun: bool = True) -> socket.socket:
+    """A completion's stream that is left open, with its first bytes here if it is to have `begun`."""
     data = json.dumps({**body, "stream": True}).encode()
     sock = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
     sock.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(data) + data)
-    assert sock.recv(64).startswith(b"HTTP/1.1 200")
+    assert not begun or sock.recv(64).startswith(b"HTTP/1.1 200")
     return sock

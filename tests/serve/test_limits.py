@@ -22,12 +22,10 @@ SLOW = ("--time-scale", "40")
 def test_clients_that_leave_free_their_slots_at_once_and_the_trace_conforms(tmp_path: Path) -> None:
     trace = tmp_path / "trace.ndjson"
     with running(*SLOW, "--trace", str(trace), "--drain", "20") as server:
-        streams = [open_stream(server.port, LONG) for _ in range(20)]  # more than a batch: some wait
+        streams = [open_stream(server.port, LONG, begun=False) for _ in range(20)]  # more than a batch: some wait
         waiting = socket.create_connection(("127.0.0.1", server.port))
         body = json.dumps(LONG).encode()  # not a stream: nothing was sent yet
-        waiting.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-        )
+        waiting.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
         wait_for(lambda: server.metric("blink:open_requests") == 21)
         for sock in [*streams, waiting]:
             sock.close()
@@ -70,7 +68,9 @@ def test_sigterm_lets_what_was_accepted_end() -> None:
     with running("--time-scale", "2") as server:
         found: list[list[object]] = []
         body = {"prompt": "Hello", "max_tokens": 300, "ignore_eos": True}
-        threads = [threading.Thread(target=lambda: found.append(server.events("/v1/completions", body))) for _ in range(8)]
+        threads = [
+            threading.Thread(target=lambda: found.append(server.events("/v1/completions", body))) for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         wait_for(lambda: server.metric("blink:open_requests") == 8)
@@ -110,7 +110,16 @@ def test_a_key_guards_what_serves() -> None:
 
 
 def test_failures_on_purpose_are_the_same_for_the_same_seed() -> None:
-    options = ("--ttft", "1", "--itl", "0.1", "--failure-rate", "0.5", "--failure-kinds", "429,500,503,abort,disconnect")
+    options = (
+        "--ttft",
+        "1",
+        "--itl",
+        "0.1",
+        "--failure-rate",
+        "0.5",
+        "--failure-kinds",
+        "429,500,503,abort,disconnect",
+    )
 
     def outcomes() -> list[str]:
         found = []

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from blink.cli import main
-from blink.hw.native.build import compiler
+from tests.hw.native_help import needs_compiler
 from tests.serve.running import Server, open_stream, running, wait_for
 
 pytest.importorskip("uvicorn", reason="needs the extra [serve]")
-pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+pytestmark = needs_compiler
 BODY = {"prompt": "Hello", "max_tokens": 40, "ignore_eos": True}
 
 
@@ -43,7 +43,7 @@ def test_a_server_that_is_killed_under_load_is_followed_by_another_on_the_same_r
     options = (*ring, "--time-scale", "20", "--trace", str(trace))
     first = Server(*options)
     long = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
-    streams = [open_stream(first.port, long) for _ in range(24)]
+    streams = [open_stream(first.port, long, begun=False) for _ in range(24)]
     wait_for(lambda: first.slots("empty") < 4096 - 16)
     first.process.kill()
     first.process.wait()
