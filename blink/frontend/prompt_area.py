@@ -18,6 +18,7 @@ class PromptArea:
         self._length: dict[int, int] = {}
         self._freed: set[int] = set()
         self._head = 0
+        self._unknown_count = 0
 
     def allocate(self, tokens: int) -> int | None:
         """The offset of a free range of `tokens`, None if there is no room now.
@@ -26,6 +27,8 @@ class PromptArea:
         """
         if not 0 < tokens <= self.capacity_tokens:
             raise ValueError(f"a prompt of {tokens} tokens cannot be stored: 1 to {self.capacity_tokens} tokens fit")
+        if self._unknown_count:
+            return None
         if not self._order:
             self._head = 0
             offset = 0
@@ -57,6 +60,16 @@ class PromptArea:
         self._head = offset + tokens
         self._order.append(offset)
         self._length[offset] = tokens
+
+    def occupy_somewhere(self) -> None:
+        """A range is in use and nobody knows which: nothing is allocated until `free_somewhere`."""
+        self._unknown_count += 1
+
+    def free_somewhere(self) -> None:
+        """Give back a range that nobody knows. Raises ValueError if there is none."""
+        if not self._unknown_count:
+            raise ValueError("no range of the prompt area is in use without being known")
+        self._unknown_count -= 1
 
     def free(self, offset: int) -> None:
         """Give a range back. Raises ValueError if it is not allocated."""

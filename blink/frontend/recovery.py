@@ -31,7 +31,7 @@ from blink.frontend.slot_tracker import SlotTracker
 class Left:
     """A slot that the old frontend left behind.
 
-    Where its descriptor is not whole, `request_id` is -1, and `prompt_offset` None: nobody can read its prompt.
+    Where its descriptor is not whole, `request_id` is -1 and `prompt_offset` None: nobody can tell.
     """
 
     slot: int
@@ -85,11 +85,16 @@ class Recovery:
         return list(self._left.values())
 
     def _keep_prompts(self, descriptors: Buffer) -> None:
-        """A prefill may still be reading an old prompt: its place is kept until its slot is recycled (I6)."""
+        """A prefill may still be reading an old prompt: its place is kept until its slot is recycled (I6).
+
+        Where a descriptor is damaged, its prompt may lie anywhere, and no new one is placed before that slot is free.
+        """
         kept = [left.slot for left in self._left.values() if left.prompt_offset is not None]
         ranges = [unpack_descriptor(descriptors, slot * DESCRIPTOR_STRIDE_BYTES) for slot in kept]
         for descriptor in sorted(ranges, key=lambda d: d.prompt_offset):
             self._prompts.occupy(descriptor.prompt_offset, descriptor.prompt_tokens)
+        for _ in range(len(self._left) - len(kept)):
+            self._prompts.occupy_somewhere()
 
     @property
     def waiting_count(self) -> int:
@@ -115,12 +120,14 @@ class Recovery:
         left = self._left.pop(slot)
         if left.prompt_offset is not None:
             self._prompts.free(left.prompt_offset)
+        else:
+            self._prompts.free_somewhere()
         ctl = Ctl(SlotState.EMPTY, epoch=self.epoch % EPOCH_MODULUS, generation=self._slots.release(slot))
         return Write(Region.STATUS, slot * STATUS_STRIDE_BYTES, 8, ctl.pack().to_bytes(8, "little"))
 
 
 def _left(slot: int, generation: int, state: SlotState, descriptors: Buffer) -> Left:
-    """A descriptor that is not whole is never claimed, so nobody reads the prompt that it may name."""
+    """A descriptor that is not whole is believed in nothing."""
     offset = slot * DESCRIPTOR_STRIDE_BYTES
     descriptor = unpack_descriptor(descriptors, offset)
     if not descriptor_is_whole(descriptors, offset):

@@ -19,6 +19,7 @@ from blink.common.faults import DESCRIPTOR_BITS, Fault, FaultKind, Moment
 from blink.common.layout import STATE_MASK, Buffer
 from blink.common.results import Outcome
 from blink.common.states import SLOT_COUNT, SlotState, SlotStatus
+from blink.frontend.prompt_area import PromptArea
 from blink.frontend.recovery import HeartbeatWatch, Left, Recovery
 from blink.frontend.token_reader import TokenReader
 from blink.sim.clock import at
@@ -281,6 +282,7 @@ def old_connection_left_alive(monkeypatch: pytest.MonkeyPatch) -> None:
 def gives_old_prompts_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prompt area counts as empty after a restart."""
     monkeypatch.setattr(Recovery, "_keep_prompts", lambda self, descriptors: None)
+    monkeypatch.setattr(PromptArea, "free_somewhere", lambda self: None)
     recycle = Recovery.recycle
 
     def without_room(self: Recovery, slot: int) -> Any:

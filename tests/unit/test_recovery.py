@@ -171,12 +171,19 @@ def test_a_word_of_another_generation_is_no_completion() -> None:
     assert recovery.completed(stale) == []
 
 
-def test_a_descriptor_that_is_not_whole_names_no_prompt() -> None:
-    old = OldRing(0, {2: (SlotState.PREFILL_PENDING, 0, 10, 4)})
+def test_a_damaged_descriptor_keeps_new_prompts_away_until_its_slot_is_free() -> None:
+    """Its prompt may lie anywhere, and areas of slots in use must not overlap (I6)."""
+    old = OldRing(0, {2: (SlotState.PREFILL_PENDING, 0, 10, 4), 5: (SlotState.DECODE_COMPLETED, 0, 20, 4)})
     old.ring.descriptors[2 * DESCRIPTOR_STRIDE_BYTES + 0x10] ^= 1
     _, prompts, recovery = started(old)
-    assert recovery.waiting_count == 1
+    assert recovery.waiting_count == 2
+    assert prompts.allocate(1) is None
+    recovery.recycle(5)
+    assert prompts.allocate(1) is None
+    recovery.recycle(2)
     assert prompts.allocate(AREA_TOKENS) == 0
+    with pytest.raises(ValueError, match="without being known"):
+        prompts.free_somewhere()
 
 
 def test_a_partition_recovers_its_own_slots_alone() -> None:
