@@ -23,8 +23,8 @@ OPERATIONS = load_operations()
 
 
 def tail_ns(found: HostConditions) -> float:
-    """P99.9 of stretches of half a millisecond: beyond the share that any stall hits, so a tail of stalls."""
-    stretches = np.full(200_000, 500_000)
+    """P99.9 of stretches of 20 ms: beyond the share that no stall of another job hits, so a tail of stalls."""
+    stretches = np.full(200_000, 20_000_000)
     return float(np.percentile(found.op_ns_many(HostOp.SCHEDULE, stretches, np.random.default_rng(1)), 99.9))
 
 
@@ -197,11 +197,11 @@ def test_oversubscribed_cores_by_hand() -> None:
 def test_the_mean_is_what_is_drawn() -> None:
     found = beside(90)
     rng = np.random.default_rng(7)
-    drawn = [found.op_ns(HostOp.LAUNCH, 200_000, rng) for _ in range(20_000)]
-    many = found.op_ns_many(HostOp.LAUNCH, np.full(200_000, 200_000), np.random.default_rng(8))
-    expected = found.mean_op_ns(HostOp.LAUNCH, 200_000)
-    assert sum(drawn) / len(drawn) == pytest.approx(expected, rel=0.03)
-    assert int(many.sum()) / len(many) == pytest.approx(expected, rel=0.01)
+    drawn = [found.op_ns(HostOp.LAUNCH, 2_000_000, rng) for _ in range(20_000)]
+    many = found.op_ns_many(HostOp.LAUNCH, np.full(200_000, 2_000_000), np.random.default_rng(8))
+    expected = found.mean_op_ns(HostOp.LAUNCH, 2_000_000)
+    assert sum(drawn) / len(drawn) == pytest.approx(expected, rel=0.06)
+    assert int(many.sum()) / len(many) == pytest.approx(expected, rel=0.02)
     assert min(drawn) == round(200_000 * found.inflation[HostOp.LAUNCH])
 
 
