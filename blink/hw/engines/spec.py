@@ -14,7 +14,7 @@ from blink.perf.shape import ModelShape
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
 """Sizes of an attention head that the kernels' tiles fit."""
-FAMILIES = ("llama", "mistral", "qwen3")
+FAMILIES = ("llama", "qwen3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,8 @@ class DecoderSpec:
             )
         if config.get("hidden_act", "silu") != "silu":
             raise InputError(f"{file}: hidden_act: {config['hidden_act']!r} is not allowed; allowed: silu")
+        if config.get("use_sliding_window"):
+            raise InputError(f"{file}: use_sliding_window: True is not served; allowed: false")
         # Newer files keep all of it in one table, rope_parameters; older ones keep base and scaling apart.
         rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
         eos = config.get("eos_token_id")
