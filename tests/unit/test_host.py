@@ -202,7 +202,7 @@ def test_the_mean_is_what_is_drawn() -> None:
     expected = found.mean_op_ns(HostOp.LAUNCH, 2_000_000)
     assert sum(drawn) / len(drawn) == pytest.approx(expected, rel=0.06)
     assert int(many.sum()) / len(many) == pytest.approx(expected, rel=0.02)
-    assert min(drawn) == round(200_000 * found.inflation[HostOp.LAUNCH])
+    assert min(drawn) >= round(2_000_000 * found.inflation[HostOp.LAUNCH])
 
 
 def test_a_wake_up_waits_for_the_kernel_as_often_as_it_is_there() -> None:
