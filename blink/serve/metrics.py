@@ -75,6 +75,7 @@ class Metrics:
             name: Histogram(bounds := tokens if fixed is None else fixed, [0] * (len(bounds) + 1))
             for name, (_, fixed) in HISTOGRAMS.items()
         }
+        self._histograms["vllm:time_per_output_token_seconds"] = self._histograms["vllm:inter_token_latency_seconds"]
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.finished = dict.fromkeys(FINISHES, 0)
         self.responses: dict[int, int] = {}
@@ -85,10 +86,10 @@ class Metrics:
 
     def token_gap(self, seconds: float, tokens: int) -> None:
         """Tokens that came together after a gap: the first waited for all of it, the others not at all."""
-        for name in ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"):
-            self._histograms[name].observe(seconds)
-            if tokens > 1:
-                self._histograms[name].observe(0.0, tokens - 1)
+        gaps = self._histograms["vllm:inter_token_latency_seconds"]
+        gaps.observe(seconds)
+        if tokens > 1:
+            gaps.observe(0.0, tokens - 1)
 
     def render(self, gauges: Iterable[tuple[str, str, dict[str, str], float]]) -> bytes:
         """The text format, version 0.0.4. `gauges` are (name, help, labels, value), those of one name together."""

@@ -86,8 +86,11 @@ class WindowStream:
         self._returned = 0  # tokens of the window whose text was returned
 
     def push(self, tokens: Sequence[int]) -> str:
-        """See TextStream."""
-        self._window += tokens
+        """See TextStream. Tokens go one by one: several together may never end where a character ends."""
+        return "".join([self._push(token) for token in tokens])
+
+    def _push(self, token: int) -> str:
+        self._window.append(token)
         before, text = self._texts()
         held = len(self._window) - self._returned
         if text.endswith(REPLACEMENT) and held <= self.HELD_TOKENS_MAX:
