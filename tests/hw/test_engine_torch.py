@@ -110,6 +110,7 @@ def test_a_request_gets_the_same_tokens_alone_and_among_others() -> None:
     assert len({tuple(job.tokens) for job in alone}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("interleaved", "normed"), [(False, True), (True, False)])
 def test_the_kernels_compute_what_plain_pytorch_computes(interleaved: bool, normed: bool) -> None:
     pytest.importorskip("triton", reason="Triton is not installed: pip install 'blink-twin[torch]'")

@@ -154,6 +154,25 @@ def rotate_store_kernel(
 
 
 @triton.jit
+def store_kernel(
+    keys, values, cache, tables, context_tokens, query_tokens, sequence, table_width, cache_values,
+    KV_HEADS: tl.constexpr, KV_HEADS_PAD: tl.constexpr, SIZE: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Keys and values (batch, sequence, kv_heads, SIZE) of one layer into the KV blocks; padding stores nothing."""
+    row = tl.program_id(0).to(tl.int64)
+    sequence_index, token = row // sequence, row % sequence
+    if token < tl.load(query_tokens + sequence_index):
+        position = tl.load(context_tokens + sequence_index) + token
+        block = tl.load(tables + sequence_index * table_width + position // BLOCK_TOKENS).to(tl.int64)
+        head = tl.arange(0, KV_HEADS_PAD)[:, None]
+        element = tl.arange(0, SIZE)[None, :]
+        at = (row * KV_HEADS + head) * SIZE + element
+        to = cache + ((block * KV_HEADS + head) * BLOCK_TOKENS + position % BLOCK_TOKENS) * SIZE + element
+        tl.store(to, tl.load(keys + at, mask=head < KV_HEADS), mask=head < KV_HEADS)
+        tl.store(to + cache_values, tl.load(values + at, mask=head < KV_HEADS), mask=head < KV_HEADS)
+
+
+@triton.jit
 def _attend(
     q, keys, values, table, kv_head, start, limit, bound, top, total, sums, scale,
     KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr,

@@ -119,7 +119,7 @@ class TorchEngine:
             block_tokens=limits.block_tokens,
             context_tokens=limits.context_tokens,
         )
-        self._decoder = self._decoder_of(kernels, weights, max(prefill_tokens, rows_max), fixed)
+        self._decoder = self._decoder_of(weights, max(prefill_tokens, rows_max), kernels=kernels, fixed=fixed)
         self._graphs: list[Any] = []
         self._pool: Any = None
 
@@ -147,7 +147,8 @@ class TorchEngine:
         spec, weights = load_model(model, device, getattr(torch, dtype), seed)
         return cls(spec, weights, limits, kernels=kernels, fixed=fixed)
 
-    def _decoder_of(self, kernels: str | None, weights: Weights, rows_max: int, fixed: bool | None) -> Any:
+    def _decoder_of(self, weights: Weights, rows_max: int, *, kernels: str | None, fixed: bool | None) -> Any:
+        """What runs the steps: an object with `step(shape)`."""
         on_gpu = self.device.type == "cuda"
         if (kernels or ("triton" if on_gpu else "plain")) == "plain":
             return PlainDecoder(self.spec, weights, self.cache, self.tensors)

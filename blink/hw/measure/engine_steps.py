@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from blink.common.errors import InputError
 from blink.common.events import GraphKind
@@ -62,7 +63,7 @@ def measured(engine: TorchEngine, kv_tokens: int) -> Iterator[tuple[GraphShape, 
     for shape in engine.shapes:
         fill(engine, shape, kv_tokens)
         raw = engine.capture(shape, lambda _: None, lambda _: None)
-        yield shape, replay_ns(engine.torch, lambda s=shape: engine.run(s), REPLAYS), nodes(raw), device_launchable(raw)
+        yield shape, replay_ns(engine.torch, partial(engine.run, shape), REPLAYS), nodes(raw), device_launchable(raw)
 
 
 def report(model: str, *, fixed: bool, kv_tokens: int) -> None:
