@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ pytestmark = pytest.mark.gpu
 torch = need_gpu()
 
 from blink.hw.engines.host_batcher import HostBatcher, Job  # noqa: E402
+from blink.hw.engines.spec import random_spec  # noqa: E402
 from blink.hw.engines.torch_engine import EngineLimits, TorchEngine, load_model  # noqa: E402
+from blink.hw.engines.weights import random_weights  # noqa: E402
+from blink.perf.shape import ModelShape  # noqa: E402
 
 PROMPTS, LIMIT = 60, 48
 
@@ -140,6 +144,36 @@ def test_tokens_do_not_depend_on_the_batch(
     assert mixed(engine, texts, **options) == alone(engine, texts, **options)
 
 
+@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "cublas"])
+def test_bf16_tokens_do_not_depend_on_the_batch_with_fixed_tiles(fixed: bool) -> None:
+    """Random weights: next tokens are close to each other, so that a different rounding soon shows."""
+    spec = random_spec(dataclasses.replace(ModelShape.load("llama-3-8b"), layer_count=8))
+    limits = EngineLimits(
+        context_tokens=640,
+        batch_max=16,
+        block_count=1024,
+        prefill_batch_max=4,
+        prefill_sequences=(64, 512),
+        decode_batches=(1, 4, 16),
+    )
+    engine = TorchEngine(spec, random_weights(spec, "cuda", torch.bfloat16), limits, fixed=fixed)
+    generator = torch.Generator().manual_seed(3)
+    texts = prompts_of(torch.randint(0, spec.shape.vocab_size, (4000,), generator=generator).tolist(), 24)
+    first, second = alone(engine, texts), mixed(engine, texts)
+    engine.close()
+    different = sum(a != b for a, b in zip(first, second, strict=True))
+    print(f"bfloat16, {'fixed tiles' if fixed else 'cuBLAS'}: {different} of {len(texts)} requests differ in a batch")
+    if fixed:
+        assert not different
+
+
+def zipf_logits(size: int) -> Any:
+    """Logits of tokens whose probabilities fall with their rank, as those of words do, in a mixed order."""
+    generator = torch.Generator("cuda").manual_seed(1)
+    rank = torch.randperm(size, generator=generator, device="cuda").float()
+    return -1.3 * (rank + 3).log()
+
+
 def open_logits(engine: TorchEngine, texts: list[list[int]]) -> Any:
     """Logits of the prompt, of the first twenty, after which the model is least certain what follows."""
     rows = []
@@ -149,16 +183,20 @@ def open_logits(engine: TorchEngine, texts: list[list[int]]) -> Any:
     return max(rows, key=lambda row: float(torch.distributions.Categorical(logits=row).entropy()))
 
 
+@pytest.mark.parametrize("source", ["zipf", "model"])
 @pytest.mark.parametrize(
     ("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.8, 0.9, 0), (1.3, 0.95, 40), (1.0, 1.0, 20)]
 )
 def test_sampled_tokens_have_the_models_distribution(
-    engine: TorchEngine, texts: list[list[int]], temperature: float, top_p: float, top_k: int
+    request: pytest.FixtureRequest, source: str, temperature: float, top_p: float, top_k: int
 ) -> None:
     from blink.hw.engines.kernels import sample_kernel
     from blink.hw.engines.triton_decoder import SAMPLE_BLOCK
 
-    logits = open_logits(engine, texts)
+    if source == "model":
+        logits = open_logits(request.getfixturevalue("engine"), request.getfixturevalue("texts"))
+    else:
+        logits = zipf_logits(49152)
     count, size = 20_000, len(logits)
     seeds = torch.arange(count, device="cuda", dtype=torch.int32)
     index, out = torch.full_like(seeds, 5), torch.empty_like(seeds)
@@ -172,5 +210,7 @@ def test_sampled_tokens_have_the_models_distribution(
     found = np.bincount(out.cpu().numpy(), minlength=size)
     assert not found[expected == 0].sum()
     statistic, bound = chi_square_bound(found, expected)
-    print(f"temperature {temperature} top_p {top_p} top_k {top_k}: chi-square {statistic:.1f}, bound {bound:.1f}")
+    print(
+        f"{source} temperature {temperature} top_p {top_p} top_k {top_k}: chi-square {statistic:.1f}, bound {bound:.1f}, {(expected > 0).sum()} tokens kept"
+    )
     assert statistic < bound

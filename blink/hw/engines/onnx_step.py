@@ -46,7 +46,8 @@ def step_inputs(shape: GraphShape, buffers: StepTensors, cache: PagedCache) -> l
 def step_module(spec: DecoderSpec, weights: Weights, cache: PagedCache, shape: GraphShape) -> Any:
     """A torch.nn.Module from `input_names` to logits, keys and values.
 
-    Logits are float32 (batch, vocabulary), of each row's last token; the others (layers, batch, tokens, kv_heads, size).
+    Logits are float32 (batch, vocabulary), of each row's last token; the others are (layers, batch, tokens, kv_heads,
+    head_size).
     """
     torch = need_torch()
     sizes, prefill = spec.shape, shape.kind is GraphKind.PREFILL

@@ -1,8 +1,8 @@
 """The tensorrt engine: the torch engine's buffers, KV blocks and sampling around plans that TensorRT builds.
 
 A plan is built from the ONNX graph of a step (onnx_step.py), by TensorRT or by TensorRT for RTX, whichever is
-installed. It computes logits and the step's keys and values; kernels of this package store those and sample, in the same
-captured graph.
+installed. It computes logits and the step's keys and values; kernels of this package store those and sample, in the
+same captured graph.
 """
 
 from __future__ import annotations
