@@ -210,7 +210,6 @@ def test_sampled_tokens_have_the_models_distribution(
     found = np.bincount(out.cpu().numpy(), minlength=size)
     assert not found[expected == 0].sum()
     statistic, bound = chi_square_bound(found, expected)
-    print(
-        f"{source} temperature {temperature} top_p {top_p} top_k {top_k}: chi-square {statistic:.1f}, bound {bound:.1f}, {(expected > 0).sum()} tokens kept"
-    )
+    print(f"{source} temperature {temperature} top_p {top_p} top_k {top_k}: {(expected > 0).sum()} tokens kept")
+    print(f"chi-square {statistic:.1f}, bound {bound:.1f}")
     assert statistic < bound

@@ -138,7 +138,7 @@ class TensorRTEngine(TorchEngine):
 
     name = "tensorrt"
 
-    def _decoder_of(self, weights: Weights, rows_max: int, *, kernels: str | None, fixed: bool | None) -> Any:
+    def _decoder_of(self, weights: Weights, rows_max: int, *, kernels: str | None, fixed: bool) -> Any:
         if self.device.type != "cuda":
             need_tensorrt()
             raise InputError("the tensorrt engine needs an NVIDIA GPU; PyTorch sees none")

@@ -74,7 +74,7 @@ class TorchEngine:
     """An Engine (contract.py) of PyTorch and Triton on a GPU; eager and plain on a CPU.
 
     `kernels`: `triton` or `plain`; by default Triton where there is a GPU. `fixed`: products in tiles of a fixed
-    size, so that a sequence's tokens do not depend on its batch (see TritonDecoder); by default for float32.
+    size, so that a sequence's tokens do not depend on its batch (see TritonDecoder).
     """
 
     name = "torch"
@@ -86,7 +86,7 @@ class TorchEngine:
         limits: EngineLimits,
         *,
         kernels: str | None = None,
-        fixed: bool | None = None,
+        fixed: bool = True,
     ) -> None:
         self.torch = need_torch()
         shape, embedding = spec.shape, weights.embedding
@@ -144,17 +144,18 @@ class TorchEngine:
         if dtype not in DTYPES:
             raise InputError(f"dtype: {dtype!r} is not allowed; allowed: {', '.join(DTYPES)}")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        # Tokens of random weights mean nothing: cuBLAS is faster, and that they repeat helps nobody.
+        fixed = model not in _random_models() if fixed is None else fixed
         spec, weights = load_model(model, device, getattr(torch, dtype), seed)
         return cls(spec, weights, limits, kernels=kernels, fixed=fixed)
 
-    def _decoder_of(self, weights: Weights, rows_max: int, *, kernels: str | None, fixed: bool | None) -> Any:
+    def _decoder_of(self, weights: Weights, rows_max: int, *, kernels: str | None, fixed: bool) -> Any:
         """What runs the steps: an object with `step(shape)`."""
         on_gpu = self.device.type == "cuda"
         if (kernels or ("triton" if on_gpu else "plain")) == "plain":
             return PlainDecoder(self.spec, weights, self.cache, self.tensors)
         from blink.hw.engines.triton_decoder import TritonDecoder
 
-        fixed = weights.embedding.dtype == self.torch.float32 if fixed is None else fixed
         return TritonDecoder(self.spec, weights, self.cache, self.tensors, rows_max=rows_max, fixed=fixed)
 
     def run(self, shape: GraphShape) -> None:
@@ -207,6 +208,11 @@ def load_model(model: str, device: str, dtype: Any, seed: int = 0) -> tuple[Deco
         return spec, safetensors_weights(path, spec, device, dtype)
     spec = random_spec(ModelShape.load(model))
     return spec, random_weights(spec, device, dtype, seed)
+
+
+def _random_models() -> set[str]:
+    """Names that get random weights."""
+    return set(list_profiles("model")) - {SMOLLM2}
 
 
 def _check(limits: EngineLimits, shape: ModelShape) -> None:
