@@ -78,7 +78,7 @@ def _engine(
     from blink.hw.engines.torch_engine import EngineLimits, TorchEngine
 
     batches, steps, prompt = plan["batches"], plan["steps"][0], plan["prompt_tokens"][0]
-    context = -(-(prompt + steps + 2) // 64) * 64
+    context = -(-(prompt + steps + max(batches) + 2) // 64) * 64
     limits = EngineLimits(
         context_tokens=context, batch_max=max(batches), block_count=(max(batches) + 1) * (context // 16 + 1),
         prefill_sequences=(prompt,), decode_batches=tuple(sorted(batches)),

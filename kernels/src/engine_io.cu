@@ -29,9 +29,12 @@ __device__ void fill_tokens(const Block &block, const EngineIo &io, uint32_t row
 
 }  // namespace
 
+// `config` is the block's own, which a kernel's parameters bring without a look at memory.
+
 // One block a row of the captured shape. `kind` is a blink::Kind; rows beyond the live ones are padding.
-extern "C" __global__ void blink_prologue(void *memory, EngineIo io, uint32_t kind, uint32_t sequence) {
-  const Block block(memory);
+extern "C" __global__ void blink_prologue(void *memory, const __grid_constant__ Config config, EngineIo io, uint32_t kind,
+                                         uint32_t sequence) {
+  const Block block(memory, &config);
   const Input &input = block.input();
   const uint32_t row = blockIdx.x;
   const bool prefill = kind == static_cast<uint32_t>(Kind::PREFILL), is_live = row < input.rows;
@@ -57,15 +60,14 @@ extern "C" __global__ void blink_prologue(void *memory, EngineIo io, uint32_t ki
 }
 
 // One block. The samples go to their places, then the graph's number becomes visible.
-extern "C" __global__ void blink_epilogue(void *memory, EngineIo io) {
-  const Block block(memory);
+extern "C" __global__ void blink_epilogue(void *memory, const __grid_constant__ Config config, EngineIo io) {
+  const Block block(memory, &config);
   const Input &input = block.input();
   for (uint32_t row = threadIdx.x; row < input.rows; row += blockDim.x) {
     block.sampled()[block.live(block.input_rows()[row]).place] = io.sampled[row];
   }
   __syncthreads();
   if (threadIdx.x) return;
-  __threadfence_system();
   device_store_release(&block.state().completion, input.sequence);  // R3 pairs with A3
 }
 

@@ -27,7 +27,8 @@ extern "C" __global__ void blink_echo(const uint64_t *asked, uint64_t *answered,
 extern "C" __global__ void __launch_bounds__(256, 1) blink_time_scan(void *memory, CudaHost host, uint64_t *out_ns,
                                                                      uint32_t rounds) {
   __shared__ Local local;
-  const Block block(memory);
+  __shared__ Config config;
+  const Block block(memory, in_shared_memory(memory, config));
   CudaPlatform platform(block, host);
   unsigned char *bytes = reinterpret_cast<unsigned char *>(&local);
   for (uint32_t i = threadIdx.x; i < sizeof(Local); i += blockDim.x) bytes[i] = 0;

@@ -148,6 +148,18 @@ void blink_native_time_graph(HostGraphs *graphs, uint32_t kind, uint32_t index, 
   }
 }
 
+// Launches one graph `rounds` times back to back, alternating its executables; nanoseconds from the first launch to the end.
+uint64_t blink_native_time_launches(HostGraphs *graphs, uint32_t kind, uint32_t index, uint64_t rounds) {
+  const HostLauncher launcher(graphs);
+  launcher.enter();
+  launcher.launch(kind, index, 0);
+  launcher.wait();
+  const uint64_t begun_ns = monotonic_ns();
+  for (uint64_t round = 0; round < rounds; ++round) launcher.launch(kind, index, round);
+  launcher.wait();
+  return monotonic_ns() - begun_ns;
+}
+
 // One iteration at a virtual time, on the calling thread: boundary, decision, graph, tokens. Returns the Action.
 uint32_t blink_native_step(void *base, uint64_t now_ns) {
   const Block block(base);

@@ -11,7 +11,8 @@ constexpr unsigned kThreads = 256;
 // `memory` is the block of blink/block.h in device memory, created by the host as in native.cpp.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) blink_scheduler(void *memory, CudaHost host) {
   __shared__ Local local;
-  const Block block(memory);
+  __shared__ Config config;
+  const Block block(memory, in_shared_memory(memory, config));
   CudaPlatform platform(block, host);
   Scheduler<CudaPlatform> scheduler(platform, block, local);
   const Action last = scheduler.run();
@@ -29,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1) blink_scheduler(void *
 // tokens. What an instance keeps in shared memory stands in the block here, since each iteration is a launch of its own.
 // The Action is left in the report.
 extern "C" __global__ void __launch_bounds__(kThreads, 1) blink_step(void *memory, CudaHost host) {
-  const Block block(memory);
+  __shared__ Config config;
+  const Block block(memory, in_shared_memory(memory, config));
   CudaPlatform platform(block, host);
   Local &local = *block.at<Local>(block.config().local_offset);
   Scheduler<CudaPlatform> scheduler(platform, block, local);

@@ -15,7 +15,7 @@ from blink.common.policy import Limits
 from blink.common.request import Request
 from blink.common.results import RunResult
 from blink.common.states import SLOT_COUNT
-from blink.hw.cuda.host_scheduler import HostGraphs, HostRing, HostScheduler
+from blink.hw.cuda.host_scheduler import HostCalls, HostRing, HostScheduler
 from blink.hw.cuda.kernels import Kernels
 from blink.hw.cuda.lockstep import load_kernels
 from blink.hw.cuda.ports import Ingress
@@ -96,7 +96,7 @@ class System:
         return GPU_CLOCK if isinstance(self.ring, CudaRing) else MONOTONIC_CLOCK
 
     @property
-    def host_calls(self) -> HostGraphs:
+    def host_calls(self) -> HostCalls:
         """What a loop of the host calls; of a system on the host."""
         assert isinstance(self.scheduler, HostScheduler)
         return self.scheduler.calls

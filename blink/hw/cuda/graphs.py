@@ -22,11 +22,12 @@ COPIES = 2
 class Graphs:
     """Captures each shape once, instantiates it twice for launch from the device, and uploads both.
 
-    `memory` is the address of the scheduler's block. `arrays` are device addresses of the executables of a kind.
+    `memory` is the address of the scheduler's block, `config` the Config at its start. `arrays` are device addresses of the executables of a kind.
     """
 
-    def __init__(self, kernels: Kernels, engine: Engine, settings: NativeSettings, memory: int) -> None:
+    def __init__(self, kernels: Kernels, engine: Engine, settings: NativeSettings, memory: int, config: bytes) -> None:
         self._kernels, self._cuda, self._engine, self._memory = kernels, kernels.cuda, engine, memory
+        self._config = (ctypes.c_char * len(config)).from_buffer_copy(config)
         self._executables: dict[GraphShape, tuple[int, ...]] = {}
         stream = self._cuda.stream()
         self.handles = {
@@ -65,13 +66,13 @@ class Graphs:
     def _prologue(self, shape: GraphShape, stream: int) -> None:
         self._kernels.launch(
             "prologue", shape.batch, IO_THREADS, stream,
-            ctypes.c_uint64(self._memory), engine_io(self._engine.buffers, self._engine.scratch_block),
-            ctypes.c_uint32(shape.kind), ctypes.c_uint32(shape.sequence),
+            ctypes.c_uint64(self._memory), self._config,
+            engine_io(self._engine.buffers, self._engine.scratch_block), ctypes.c_uint32(shape.kind), ctypes.c_uint32(shape.sequence),
         )  # fmt: skip
 
     def _epilogue(self, stream: int) -> None:
         io = engine_io(self._engine.buffers, self._engine.scratch_block)
-        self._kernels.launch("epilogue", 1, IO_THREADS, stream, ctypes.c_uint64(self._memory), io)
+        self._kernels.launch("epilogue", 1, IO_THREADS, stream, ctypes.c_uint64(self._memory), self._config, io)
 
     def close(self) -> None:
         """Give the executables back; the graphs are the engine's. No scheduler may run."""

@@ -54,6 +54,28 @@ class HostGraphs(ctypes.Structure):
     )  # fmt: skip
 
 
+class HostCalls:
+    """What code of the host needs to launch graphs without Python; after each, something may be copied back.
+
+    `copied`: source on the device, target in pinned memory, bytes; by default nothing.
+    """
+
+    def __init__(self, cuda: Cuda, graphs: Graphs, stream: int, copied: tuple[int, int, int] = (0, 0, 0)) -> None:
+        self._handles = {kind: (_POINTER * len(found))(*found) for kind, found in graphs.handles.items()}
+        self._graphs = HostGraphs(
+            *(host_entry(name) for name in _CALLS),
+            cuda.context, stream,
+            ctypes.addressof(self._handles[GraphKind.PREFILL]), ctypes.addressof(self._handles[GraphKind.DECODE]),
+            *copied, 0,
+        )  # fmt: skip
+        self.address = ctypes.addressof(self._graphs)
+
+    @property
+    def error(self) -> int:
+        """The first CUresult that was not 0."""
+        return int(self._graphs.error)
+
+
 class HostRing(Instance):
     """A ring in pinned memory, for the frontend of this process and a scheduler on one of its threads."""
 
@@ -83,17 +105,11 @@ class HostScheduler:
         self._own: Engine | None = None
         if engine is None:
             engine = self._own = StubEngine(kernels, ring.settings, ring.base, self._release)
-        self.graphs = Graphs(kernels, engine, ring.settings, ring.base)
+        self.graphs = Graphs(kernels, engine, ring.settings, ring.base, ring.config.tobytes())
         self.stream = self._cuda.stream()
         rows = ring.settings.decode_table.fallback.batch
         self._tokens = self._cuda.allocate_pinned(4 * rows)
-        self._handles = {kind: (_POINTER * len(found))(*found) for kind, found in self.graphs.handles.items()}
-        self.calls = HostGraphs(
-            *(host_entry(name) for name in _CALLS),
-            self._cuda.context, self.stream,
-            ctypes.addressof(self._handles[GraphKind.PREFILL]), ctypes.addressof(self._handles[GraphKind.DECODE]),
-            engine.buffers.sampled, self._tokens, 4 * rows, 0,
-        )  # fmt: skip
+        self.calls = HostCalls(self._cuda, self.graphs, self.stream, (engine.buffers.sampled, self._tokens, 4 * rows))
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -105,7 +121,7 @@ class HostScheduler:
     def _run(self) -> None:
         if self._cores:
             os.sched_setaffinity(0, self._cores)  # of this thread
-        self._ring.library.run_graphs(self._ring.base, ctypes.addressof(self.calls))
+        self._ring.library.run_graphs(self._ring.base, self.calls.address)
 
     def wait_until_up(self) -> None:
         """Return once the heart beats. Raises RuntimeError if it does not begin to."""

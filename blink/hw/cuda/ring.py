@@ -110,6 +110,11 @@ class CudaRing:
         return self._at("state_offset") + int(fields[field][1])
 
     @property
+    def device_config(self) -> bytes:
+        """The configuration as it stands on the device."""
+        return self._image[: self.config.nbytes].tobytes()
+
+    @property
     def report_bytes(self) -> int:
         """Size of the report in front of its lists."""
         return self.library.dtypes["report"].itemsize

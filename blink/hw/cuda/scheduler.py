@@ -43,7 +43,7 @@ class CudaScheduler:
         self._own: Engine | None = None
         if engine is None:
             engine = self._own = StubEngine(kernels, ring.settings, ring.base, self.control.address)
-        self.graphs = Graphs(kernels, engine, ring.settings, ring.base)
+        self.graphs = Graphs(kernels, engine, ring.settings, ring.base, ring.device_config)
         self.stream = self._cuda.stream()
         self._executable = self._scheduler_graph(kernel)
         self.clock = ClockOffset(0, 0)

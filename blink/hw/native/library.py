@@ -23,6 +23,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "run": (None, (_POINTER, _U32, ctypes.c_int32)),
     "run_graphs": (None, (_POINTER, _POINTER)),
     "time_graph": (None, (_POINTER, _U32, _U32, _U64, _POINTER)),
+    "time_launches": (_U64, (_POINTER, _U32, _U32, _U64)),
     "step": (_U32, (_POINTER, _U64)),
     "write_status": (None, (_POINTER, _U64, _POINTER, _U64)),
     "write_descriptors": (None, (_POINTER, _U64, _POINTER, _U64)),

@@ -98,6 +98,9 @@ BLINK_DEVICE void take_in(const Context<P> &c) {
   }
 }
 
+// Who is in the batch has changed: what was derived from it is no longer right.
+BLINK_PURE void batch_changed(Local &local) { local.kv_longest = local.rows_stand = 0; }
+
 // A member of the batch moves up to a place that became free.
 BLINK_PURE void keep(Local &local, uint32_t to, uint32_t from, uint32_t kv_length) {
   local.batch[to] = local.batch[from];
@@ -134,6 +137,7 @@ BLINK_DEVICE void abort_ended(const Context<P> &c) {
     local.kv_tokens -= local.kv_length[i];
     release(c, slot);
   }
+  if (kept != local.batch_count) batch_changed(local);
   local.batch_count = kept;
 }
 
@@ -195,23 +199,31 @@ BLINK_DEVICE void join_batch(const Context<P> &c, uint32_t slot) {
   local.batch[at] = static_cast<uint16_t>(slot);
   local.kv_length[at] = live.prompt_tokens + live.token_count;
   local.kv_tokens += local.kv_length[at];
+  batch_changed(local);
 }
 
-// After a decode: who has ended leaves, the others have one KV token more.
+// After a decode: who has ended leaves. The others have one KV token more, which publishing has counted for each.
 template <class P>
 BLINK_DEVICE void settle_decode(const Context<P> &c) {
   Local &local = c.local;
+  if (!local.any_end) {
+    local.kv_tokens += local.batch_count;
+    if (local.kv_longest) ++local.kv_longest;
+    return;
+  }
   uint32_t kept = 0;
   for (uint32_t i = 0; i < local.batch_count; ++i) {
     if (local.end[i]) {
-      local.kv_tokens -= local.kv_length[i];
+      local.kv_tokens -= local.kv_length[i] - 1;
       release(c, local.batch[i]);
     } else {
       ++local.kv_tokens;
-      keep(local, kept++, i, local.kv_length[i] + 1);
+      keep(local, kept++, i, local.kv_length[i]);
     }
   }
   local.batch_count = kept;
+  local.any_end = 0;
+  batch_changed(local);
 }
 
 // After a prefill: who goes on joins the batch.
@@ -226,15 +238,16 @@ BLINK_DEVICE void settle_prefill(const Context<P> &c) {
     }
   }
   local.claimed_count = 0;
+  local.any_end = 0;
 }
 
 template <class P>
 BLINK_DEVICE uint32_t longest_kv(const Context<P> &c) {
-  uint32_t longest = 0;
-  for (uint32_t i = 0; i < c.local.batch_count; ++i) {
+  uint32_t longest = c.local.kv_longest;
+  for (uint32_t i = 0; !c.local.kv_longest && i < c.local.batch_count; ++i) {
     if (c.local.kv_length[i] > longest) longest = c.local.kv_length[i];
   }
-  return longest;
+  return c.local.kv_longest = longest;
 }
 
 }  // namespace blink

@@ -160,6 +160,7 @@ struct Input { BLINK_INPUT_FIELDS(BLINK_DECLARE) };
 
 #define BLINK_SIZE(type, name) +sizeof(type)
 static_assert(sizeof(Config) == 0 BLINK_CONFIG_FIELDS(BLINK_SIZE), "Config has padding");
+static_assert(sizeof(Config) % 8 == 0, "Config is copied by words");
 static_assert(sizeof(State) == 0 BLINK_STATE_FIELDS(BLINK_SIZE), "State has padding");
 static_assert(sizeof(Live) == 48, "Live has padding");
 static_assert(sizeof(Record) == 32, "a trace record has 32 bytes");

@@ -1,4 +1,4 @@
-// Loads and stores of single words at system scope on an NVIDIA GPU, and its clock.
+// Loads and stores of single words on an NVIDIA GPU, at system scope but for the atomic one, and its clock.
 #ifndef BLINK_DEVICE_WORDS_H
 #define BLINK_DEVICE_WORDS_H
 
@@ -26,9 +26,10 @@ __device__ inline void device_store_release(uint64_t *word, uint64_t value) {
   asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
+// At device scope: over PCIe a GPU has no atomics on the host's memory, and only instances of the scheduler race.
 __device__ inline bool device_compare_and_swap(uint64_t *word, uint64_t expected, uint64_t desired) {
   uint64_t found;
-  asm volatile("atom.acq_rel.sys.cas.b64 %0, [%1], %2, %3;"
+  asm volatile("atom.acq_rel.gpu.cas.b64 %0, [%1], %2, %3;"
                : "=l"(found)
                : "l"(word), "l"(expected), "l"(desired)
                : "memory");

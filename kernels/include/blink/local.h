@@ -18,6 +18,7 @@ struct Local {
   uint64_t fenced[kSlotWords];
   uint64_t overtime[kSlotWords];
   uint64_t adopted[kSlotWords];  // found decoding by a fresh instance
+  uint64_t any_end;              // not 0 if a token that was just published ended a request
   uint64_t any;                  // not 0 once a bit of a set was set: most boundaries find nothing to look at
 
   uint8_t queued[kSlots];     // 1 if the slot is in the queue
@@ -39,8 +40,13 @@ struct Local {
   uint64_t moved_ns;          // the time of what all threads do next, read once by the leader; then of the boundary after it
   uint64_t record_next;       // the leader's head of the trace, not yet committed
   uint64_t record_place;      // where the threads' next records stand
+  uint64_t records_committed; // up to here the host sees them
+  uint64_t trace_tail;        // up to here the host had drained them when the leader last looked
   uint64_t kv_tokens;         // live KV tokens of the batch
+  uint32_t kv_longest;        // of kv_length; 0 if the batch has changed since it was last computed
+  uint32_t rows_stand;        // 1 while the batch stands in the input rows as it is
 };
+static_assert(sizeof(Local) % 8 == 0, "Local is cleared by words");
 static_assert(sizeof(Local) < 48 * 1024, "Local must fit the static shared memory of a block");
 
 BLINK_PURE bool has_bit(const uint64_t *set, uint32_t slot) { return set[slot / 64] >> (slot % 64) & 1; }
@@ -64,17 +70,19 @@ BLINK_DEVICE void set_bit(const Context<P> &c, uint64_t *set, uint32_t slot) {
 template <class P>
 BLINK_DEVICE void record(const Context<P> &c, const Record &row) {
   TraceRing<P> trace(c.platform, c.block);
-  trace.put(trace.reserve(&c.local.record_next, 1), row);
+  trace.put(trace.reserve(&c.local.record_next, &c.local.trace_tail, 1), row);
 }
 
 template <class P>
 BLINK_DEVICE void commit_records(const Context<P> &c) {
+  if (c.local.record_next == c.local.records_committed) return;
+  c.local.records_committed = c.local.record_next;
   TraceRing<P>(c.platform, c.block).commit(c.local.record_next);
 }
 
 template <class P>
 BLINK_DEVICE void reserve_records(const Context<P> &c, uint32_t count) {
-  c.local.record_place = TraceRing<P>(c.platform, c.block).reserve(&c.local.record_next, count);
+  c.local.record_place = TraceRing<P>(c.platform, c.block).reserve(&c.local.record_next, &c.local.trace_tail, count);
 }
 
 // A record among those that the leader has reserved.

@@ -9,9 +9,10 @@
 //   uint64_t load_acquire(const uint64_t*)        the same, with acquire order at system scope
 //   void store_relaxed(uint64_t*, uint64_t)       one untorn word
 //   void store_release(uint64_t*, uint64_t)       the same, with release order at system scope
-//   bool compare_and_swap(uint64_t*, expected, desired)   acquire and release at system scope
+//   bool compare_and_swap(uint64_t*, expected, desired)   among instances of the scheduler, acquire and release among them
 //   void set_bits(uint64_t*, uint64_t)            atomic or, in memory of the block alone
 //   uint64_t bits(const uint64_t*)                one untorn word of such memory
+//   kScanParts                                    in how many parts the slots are scanned while a graph runs
 //   uint64_t now_ns()                             a monotonic clock
 //   uint64_t stop_word(uint64_t now_ns)           the host's stop word, with acquire order; the leader only
 //   void beat(uint64_t now_ns)                    the heartbeat that the host watches; the leader only
@@ -38,9 +39,11 @@
 #if defined(__CUDACC__)
 #define BLINK_PURE __host__ __device__ inline
 #define BLINK_DEVICE __device__
+#define BLINK_UNROLL _Pragma("unroll")
 #else
 #define BLINK_PURE inline
 #define BLINK_DEVICE
+#define BLINK_UNROLL
 #endif
 
 #endif  // BLINK_PLATFORM_H

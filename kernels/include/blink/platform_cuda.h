@@ -1,4 +1,4 @@
-// The scheduler's platform on an NVIDIA GPU: one thread block, system-scope atomics, device graph launch.
+// The scheduler's platform on an NVIDIA GPU: one thread block, words at system scope, device graph launch.
 #ifndef BLINK_PLATFORM_CUDA_H
 #define BLINK_PLATFORM_CUDA_H
 
@@ -18,9 +18,21 @@ struct CudaHost {
   Control *control;
 };
 
+// Where everything stands is asked at every step. In device memory the answer would come from L2 each time, since every
+// load with acquire order empties L1.
+__device__ inline const Config *in_shared_memory(const void *memory, Config &copy) {
+  const uint64_t *from = static_cast<const uint64_t *>(memory);
+  uint64_t *to = reinterpret_cast<uint64_t *>(&copy);
+  for (uint32_t i = threadIdx.x; i < sizeof(Config) / 8; i += blockDim.x) to[i] = from[i];
+  __syncthreads();
+  return &copy;
+}
+
 class CudaPlatform {
  public:
   __device__ CudaPlatform(const Block &block, const CudaHost &host) : block_(block), host_(host) {}
+
+  static constexpr uint32_t kScanParts = 8;  // between two looks at the completion word: two slots a thread
 
   __device__ uint32_t thread() const { return threadIdx.x; }
   __device__ uint32_t threads() const { return blockDim.x; }
@@ -48,7 +60,7 @@ class CudaPlatform {
 
   // A launch is per thread, so the leader alone calls this. Inputs must be visible before the graph starts.
   __device__ void launch(uint32_t kind, uint32_t index, uint64_t sequence) {
-    __threadfence_system();  // R2 pairs with A2
+    __threadfence();  // R2 pairs with A2: the graph runs on this device
     const cudaError_t error =
         cudaGraphLaunch(host_.graphs[kind][2 * index + (sequence & 1)], cudaStreamGraphFireAndForget);
     if (error != cudaSuccess) refuse(error, sequence);

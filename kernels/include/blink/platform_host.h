@@ -149,6 +149,8 @@ class HostPlatform {
  public:
   HostPlatform(HostTeam &team, uint32_t thread) : team_(team), thread_(thread) {}
 
+  static constexpr uint32_t kScanParts = 1;
+
   uint32_t thread() const { return thread_; }
   uint32_t threads() const { return team_.threads; }
   bool leader() const { return thread_ == 0; }

@@ -7,6 +7,12 @@
 
 namespace blink {
 
+template <class P>
+BLINK_DEVICE void note_end(const Context<P> &c, uint32_t position, uint32_t status) {
+  c.local.end[position] = static_cast<uint8_t>(status);
+  if (status) c.platform.set_bits(&c.local.any_end, 1);
+}
+
 // First half: the sampled token of each slot goes behind those that are published. A barrier must follow.
 template <class P>
 BLINK_DEVICE void store_tokens(const Context<P> &c, const uint16_t *slots, uint32_t count) {
@@ -18,7 +24,7 @@ BLINK_DEVICE void store_tokens(const Context<P> &c, const uint16_t *slots, uint3
     if (live.token_count < c.block.descriptor(slots[i])->output_capacity)  // keep the mutant inside its own memory
 #endif
     c.block.outputs()[live.output_offset + live.token_count] = token;
-    c.local.end[i] = static_cast<uint8_t>(end_status(token, eos_token, live.token_count + 1, live.limit));
+    note_end(c, i, end_status(token, eos_token, live.token_count + 1, live.limit));
   }
 }
 
@@ -35,6 +41,7 @@ BLINK_DEVICE void store_counts(const Context<P> &c, const uint16_t *slots, uint3
     const uint32_t to = status ? BLINK_STATE_DECODE_COMPLETED : BLINK_STATE_DECODE_PROCESSING;
     const uint64_t after = moved(before, to, status, 1);
     ++c.block.live(slot).token_count;
+    if (going_on == Event::TOKEN) ++c.local.kv_length[i];  // of the batch, not of a prefill
     record_at(c, i, slot_record(t_ns, step, status ? ended : going_on, slot, state_of(before), after));
     p.store_relaxed(&c.block.status()[slot].pulse, pulse_of(after, step));
     p.store_release(ctl, after);  // R1 pairs with A1: the tokens were stored before the last barrier
@@ -49,7 +56,7 @@ BLINK_DEVICE void publish(const Context<P> &c, const uint16_t *slots, uint32_t c
   for (uint32_t i = c.platform.thread(); i < count; i += c.platform.threads()) {
     const Live &live = c.block.live(slots[i]);
     const uint32_t token = c.block.sampled()[live.place];
-    c.local.end[i] = static_cast<uint8_t>(end_status(token, eos_token, live.token_count + 1, live.limit));
+    note_end(c, i, end_status(token, eos_token, live.token_count + 1, live.limit));
   }
   if (c.platform.leader()) c.local.moved_ns = c.platform.now_ns();
   c.platform.barrier();

@@ -32,26 +32,26 @@ class Scheduler {
   // E3: the batch is what decodes in the ring; the queue is found again by the first scan.
   BLINK_DEVICE void adopt() {
     P &p = c_.platform;
-    unsigned char *bytes = reinterpret_cast<unsigned char *>(&c_.local);
-    const uint32_t share = static_cast<uint32_t>(sizeof(Local)) / p.threads() + 1;
-    for (uint32_t i = share * p.thread(); i < share * (p.thread() + 1) && i < sizeof(Local); ++i) bytes[i] = 0;
+    Local &local = c_.local;
+    uint64_t *words = reinterpret_cast<uint64_t *>(&local);
+    for (uint32_t i = p.thread(); i < sizeof(Local) / 8; i += p.threads()) words[i] = 0;
     p.barrier();
     if (p.leader()) start();
     p.barrier();
 #ifndef BLINK_MUTANT_RELAUNCH_ADOPTS_NOTHING
-    for (uint32_t slot = p.thread(); slot < kSlots; slot += p.threads()) {
-      const uint32_t state = state_of(p.load_relaxed(c_.block.ctl(slot)));
-      if (state == BLINK_STATE_DECODE_PROCESSING) set_bit(c_, c_.local.adopted, slot);
-    }
+    each_in_state(c_, 0, kSlots, BLINK_STATE_DECODE_PROCESSING,
+                  [&](uint32_t slot) { p.set_bits(&local.adopted[slot / 64], uint64_t{1} << (slot % 64)); });
 #endif
     p.barrier();
+    if (p.leader()) list_adopted();
+    p.barrier();
+    for (uint32_t i = p.thread(); i < local.batch_count; i += p.threads()) {
+      const Live &live = c_.block.live(local.batch[i]);
+      local.kv_length[i] = live.prompt_tokens + live.token_count;
+    }
+    p.barrier();
     if (p.leader()) {
-      for (uint32_t word = 0; word < kSlotWords; ++word) {
-        uint64_t set = c_.local.adopted[word];
-        for (uint32_t slot = word * 64; set; ++slot, set >>= 1) {
-          if (set & 1) join_batch(c_, slot);
-        }
-      }
+      for (uint32_t i = 0; i < local.batch_count; ++i) local.kv_tokens += local.kv_length[i];
     }
     p.barrier();
   }
@@ -77,6 +77,12 @@ class Scheduler {
 
   // What a step leaves to the next boundary: who has ended leaves, records become visible. The leader alone.
   BLINK_DEVICE void settle() {
+    settle_step();
+    commit_records(c_);
+  }
+
+ private:
+  BLINK_DEVICE void settle_step() {
     Local &local = c_.local;
     if (local.unsettled != Unsettled::NOTHING) {
       State &state = c_.block.state();
@@ -89,14 +95,23 @@ class Scheduler {
       }
       local.unsettled = Unsettled::NOTHING;
     }
-    commit_records(c_);
   }
 
- private:
+  // Adopted slots become the batch, ascending.
+  BLINK_DEVICE void list_adopted() {
+    Local &local = c_.local;
+    for (uint32_t word = 0; word < kSlotWords; ++word) {
+      uint64_t set = local.adopted[word];
+      for (uint32_t slot = word * 64; set; ++slot, set >>= 1) {
+        if (set & 1) local.batch[local.batch_count++] = static_cast<uint16_t>(slot);
+      }
+    }
+  }
+
   BLINK_DEVICE void start() {
     State &state = c_.block.state();
     Local &local = c_.local;
-    local.record_next = state.trace_head;
+    local.record_next = local.records_committed = state.trace_head;
     local.moved_ns = c_.platform.now_ns();
     if (state.relaunching) {
       state.relaunching = 0;
@@ -115,7 +130,7 @@ class Scheduler {
     P &p = c_.platform;
     Local &local = c_.local;
     State &state = c_.block.state();
-    settle();
+    settle_step();
     if (local.any) {
       take_in(c_);
       abort_ended(c_);
@@ -194,8 +209,11 @@ class Scheduler {
   // --- graphs ---
 
   BLINK_DEVICE void launch_decode() {
-    const uint32_t rows = c_.local.batch_count;
-    c_.local.shape = choose(graph_table(c_.block, Kind::DECODE), rows, longest_kv(c_));
+    const uint32_t rows = c_.local.batch_count, longest = longest_kv(c_);
+    // While the batch stays as it is, its longest sequence only grows: the last shape is right until it is too short.
+    if (!c_.local.rows_stand || longest > c_.local.shape.sequence) {
+      c_.local.shape = choose(graph_table(c_.block, Kind::DECODE), rows, longest);
+    }
     launch(Kind::DECODE, c_.local.batch, rows);
   }
 
@@ -224,7 +242,9 @@ class Scheduler {
   BLINK_DEVICE void launch(Kind kind, const uint16_t *slots, uint32_t rows) {
     State &state = c_.block.state();
     Input &input = c_.block.input();
-    for (uint32_t i = 0; i < rows; ++i) c_.block.input_rows()[i] = slots[i];
+    const bool is_batch = kind == Kind::DECODE;
+    for (uint32_t i = 0; !(is_batch && c_.local.rows_stand) && i < rows; ++i) c_.block.input_rows()[i] = slots[i];
+    c_.local.rows_stand = is_batch;
     input = {++state.graph_sequence, c_.local.kv_tokens, static_cast<uint32_t>(kind), c_.local.shape.index, rows, 0};
     ++state.launches;
     count_launch(c_, kind);
@@ -241,11 +261,12 @@ class Scheduler {
   BLINK_DEVICE bool wait(Kind kind, uint32_t rows) {
     P &p = c_.platform;
     for (uint32_t tries = 0;; ++tries) {
-      scan(c_);
+      scan_part(c_, tries);
       if (p.leader()) {
         const Outcome outcome = watch(c_);
         if (outcome == Outcome::DONE) {
           done(kind, rows);
+          c_.local.scanned = tries + 1 >= P::kScanParts;  // else not all slots were looked at while it ran
         } else if (outcome != Outcome::RUNNING) {
           give_up(outcome);
         } else {
@@ -265,7 +286,6 @@ class Scheduler {
     account(c_, kind == Kind::PREFILL ? Busy::PREFILL : Busy::DECODE, now_ns);
     record(c_, graph_record(now_ns, c_.block.state().step, Event::GRAPH_DONE, kind, local.shape, rows));
     reserve_records(c_, rows);
-    local.scanned = 1;
   }
 
   BLINK_DEVICE void give_up(Outcome outcome) {

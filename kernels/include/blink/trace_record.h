@@ -20,12 +20,14 @@ class TraceRing {
  public:
   BLINK_DEVICE TraceRing(P &platform, const Block &block) : platform_(platform), block_(block) {}
 
-  // Where `count` records will stand, or kNone if the ring is full. `next` is the leader's private head.
+  // Where `count` records will stand, or kNone if the ring is full. `next` is the leader's private head, `tail` the tail as
+  // it was last seen: it is looked at again only when room seems to be short.
   static constexpr uint64_t kNone = ~uint64_t{0};
-  BLINK_DEVICE uint64_t reserve(uint64_t *next, uint32_t count) {
+  BLINK_DEVICE uint64_t reserve(uint64_t *next, uint64_t *tail, uint32_t count) {
     State &state = block_.state();
-    const uint64_t tail = platform_.load_acquire(&state.trace_tail);  // A5 pairs with R5
-    if (*next + count - tail > block_.config().trace_capacity) {
+    const uint64_t capacity = block_.config().trace_capacity;
+    if (*next + count - *tail > capacity) *tail = platform_.load_acquire(&state.trace_tail);  // A5 pairs with R5
+    if (*next + count - *tail > capacity) {
       platform_.store_relaxed(&state.trace_dropped, state.trace_dropped + count);
       return kNone;
     }

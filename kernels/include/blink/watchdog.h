@@ -30,6 +30,7 @@ BLINK_DEVICE void abort_all(const Context<P> &c) {
   }
   local.batch_count = 0;
   local.kv_tokens = 0;
+  batch_changed(local);
 }
 
 }  // namespace blink

@@ -34,7 +34,7 @@ def engine_rows(
 
     `systems` restricts which schedulers run: cuda, cpu-resident.
     """
-    settings = engine_settings(engine, output_tokens=plan.steps + 2, ignore_eos=True)
+    settings = engine_settings(engine, output_tokens=plan.steps + max(plan.batches) + 2, ignore_eos=True)
     for name, opener in (("cuda", System.on_gpu), ("cpu-resident", System.on_host)):
         if systems and name not in systems:
             continue

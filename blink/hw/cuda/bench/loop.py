@@ -66,7 +66,6 @@ def _around(kernels: Kernels, system: System, batch: int, busy: int, steps: int)
     yield Row.of(f"step, inside the window; batch {batch}", system.name, busy, times.period_ns, bare_ns=bare)
     yield Row.of(f"step, across a relaunch; batch {batch}", system.name, busy, times.relaunch_ns, bare_ns=bare)
     yield Row.of(f"launch until done is seen; batch {batch}", system.name, busy, times.graph_ns, bare_ns=bare)
-    yield Row.of(f"claim until launch; batch {batch}", system.name, busy, times.claim_ns)
 
 
 def _path_rows(kernels: Kernels, ingress: Ingress, busy: Sequence[int], say: Say) -> Iterator[Row]:
@@ -88,6 +87,7 @@ def _path_times(kernels: Kernels, system: System, ingress: Ingress) -> Iterator[
     yield "READ of the status array", status_read_ns(system.ring, ROUNDS)
     if ingress is Ingress.COPY:
         yield "64 KiB into pinned memory", copy_read_ns(system.ring, ROUNDS)
-    published, stored = seen_ns(system, SINGLES)
-    yield "prompt published until claimed", published
-    yield "token stored until read", stored
+    seen = seen_ns(system, SINGLES)
+    yield "prompt published until claimed", seen.published_ns
+    yield "claim until launch", seen.claimed_ns
+    yield "token stored until read", seen.stored_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from dataclasses import dataclass
 from time import monotonic_ns, perf_counter_ns
 
 import numpy as np
@@ -12,6 +13,7 @@ from blink.common.layout import STATUS_ARRAY_BYTES
 from blink.common.lockstep import NO_EOS
 from blink.common.request import Request
 from blink.common.results import I64
+from blink.hw.cuda.bench.steps import step_times
 from blink.hw.cuda.copier import Copier
 from blink.hw.cuda.engine_run import System
 from blink.hw.cuda.kernels import SCHEDULER_THREADS, Kernels
@@ -93,10 +95,17 @@ def scan_ns(kernels: Kernels, system: System, rounds: int) -> I64:
     return times
 
 
-def seen_ns(system: System, requests: int, gap_s: float = 0.002) -> tuple[I64, I64]:
-    """Of single requests to an idle scheduler: from just before the control word is written until the claim, and from
-    the store of the first token until the frontend has read it. Across two clocks, so to within their error.
-    """
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Nanoseconds of single requests to an idle scheduler; the first and the last to within the error of two clocks."""
+
+    published_ns: I64  # from just before the control word is written until the claim
+    claimed_ns: I64  # from the claim until the launch of the prefill
+    stored_ns: I64  # from the store of the first token until the frontend has read it
+
+
+def seen_ns(system: System, requests: int, gap_s: float = 0.002) -> Seen:
+    """One short request after another."""
     system.ring.reset()
     frontend = Frontend(
         system.ring, monotonic_ns, lambda request, now_ns: None, None,
@@ -114,8 +123,12 @@ def seen_ns(system: System, requests: int, gap_s: float = 0.002) -> tuple[I64, I
             frontend.poll()
         time.sleep(gap_s)
     system.scheduler.stop(Stop.DRAIN)
-    while (records := system.ring.drain()).size:
-        reader.take(records)
-    published = np.array([request.claimed_ns - request.published_ns for request in done], np.int64)
-    stored = np.array([request.read_ns - request.stored_ns for request in done], np.int64)
-    return published, stored
+    records = []
+    while (found := system.ring.drain()).size:
+        reader.take(found)
+        records.append(found)
+    return Seen(
+        np.array([request.claimed_ns - request.published_ns for request in done], np.int64),
+        step_times(np.concatenate(records), 1).claim_ns,
+        np.array([request.read_ns - request.stored_ns for request in done], np.int64),
+    )

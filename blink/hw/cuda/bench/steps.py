@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from dataclasses import dataclass
 from time import monotonic_ns
@@ -16,6 +15,7 @@ from blink.common.request import Request
 from blink.common.results import I64
 from blink.hw.cuda.driver import Cuda
 from blink.hw.cuda.engine_run import Answers, System, drawn_prompts
+from blink.hw.cuda.host_scheduler import HostCalls
 from blink.hw.native.driver import Frontend
 from blink.hw.native.library import address_of
 from blink.hw.native.process import Stop
@@ -24,6 +24,7 @@ from blink.hw.texts import Texts
 
 LIMIT_S = 120.0
 _DRAIN_S = 0.002
+_WHERE = ("instance", "launches", "graph_sequence", "completion", "iterations", "trace_dropped", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class StepTimes:
 def run_batch(
     system: System, batch: int, steps: int, prompt_tokens: int, vocabulary_count: int | None = None
 ) -> Records:
-    """The trace records of `batch` requests of so many tokens each, from an idle scheduler to its end.
+    """The trace records of `batch` requests that run together for `steps` steps, from an idle scheduler to its end.
 
     With `vocabulary_count` a model samples. Nobody reads the ring while the batch runs, only the trace is drained.
     """
@@ -51,7 +52,9 @@ def run_batch(
     )  # fmt: skip
     system.scheduler.start()
     system.scheduler.wait_until_up()
-    requests = [Request(index, -1, prompt_tokens, NO_EOS, steps + 1, 0) for index in range(batch)]
+    # Each enters a step later than the one before; all end together, so that the last graph has the whole batch.
+    outputs = [steps + batch - index for index in range(batch)]
+    requests = [Request(index, -1, prompt_tokens, NO_EOS, tokens, 0) for index, tokens in enumerate(outputs)]
     for request in requests:
         frontend.receive(request)
     while frontend.waiting_count:
@@ -64,7 +67,9 @@ def run_batch(
         ended += int(np.isin(records["what"] & 0xFF, (Event.FINISH, Event.ABORT, Event.REJECT)).sum())
         fault = system.scheduler.fault()
         if fault or time.monotonic() > due:
-            raise RuntimeError(fault or f"{batch - ended} of {batch} requests are not over after {LIMIT_S} s")
+            state = system.ring.state()
+            where = ", ".join(f"{name} {state[name]}" for name in _WHERE)
+            raise RuntimeError(f"{fault or 'it takes too long'}: {batch - ended} of {batch} requests are open; {where}")
     if not system.scheduler.stop(Stop.DRAIN):
         raise RuntimeError("the scheduler did not stop")
     while (records := system.ring.drain()).size:
@@ -106,29 +111,21 @@ def _claims(t_ns: I64, event: I64, kind: I64) -> I64:
 
 
 def bare_ns(cuda: Cuda, system: System, batch: int, rounds: int) -> int:
-    """The decode graph of the last run alone, launched back to back from the host: nanoseconds each.
+    """The decode graph of the last run alone, launched back to back by a loop of the host: nanoseconds each.
 
     Its rows still stand in memory, so it does what the last step did. No scheduler may run.
     """
-    graphs = system.scheduler.graphs
-    sequence = system.ring.settings.decode_table.fallback.sequence
-    executables = graphs.executables(GraphKind.DECODE, batch, sequence)
-    stream = cuda.stream()
-
-    def launches() -> None:
-        for number in range(rounds):
-            cuda.launch_graph(executables[number % len(executables)], stream)
-
-    launches()
-    cuda.wait(stream)
-    total_ns = cuda.time_ns(stream, launches)
+    table, stream = system.ring.settings.decode_table, cuda.stream()
+    calls = HostCalls(cuda, system.scheduler.graphs, stream)
+    index = table.batches.index(batch) * len(table.sequences)
+    total_ns = system.ring.library.time_launches(calls.address, int(GraphKind.DECODE), index, rounds)
     cuda.close_stream(stream)
-    return total_ns // rounds
+    return int(total_ns) // rounds
 
 
 def host_loop_ns(system: System, rounds: int) -> I64:
     """The decode graph of index 0 by a plain host loop: launch, copy the tokens back, wait. `system` is on the host."""
     out = np.zeros(rounds, np.uint64)
-    calls = system.host_calls
-    system.ring.library.time_graph(ctypes.addressof(calls), int(GraphKind.DECODE), 0, rounds, address_of(out))
+    library, calls = system.ring.library, system.host_calls
+    library.time_graph(calls.address, int(GraphKind.DECODE), 0, rounds, address_of(out))
     return out.astype(np.int64)
