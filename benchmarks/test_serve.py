@@ -21,6 +21,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.scale import scaled
+from tests.hw.native_help import needs_compiler
 from tests.serve.running import running
 from tests.shared import ROOT
 
@@ -145,3 +146,30 @@ def test_latency_that_the_server_adds(benchmark: BenchmarkFixture) -> None:
     benchmark.extra_info.update(
         items=len(times), unit="requests", us_p50=round(median(times) * 1e6), us_p99=round(cuts[98] * 1e6)
     )
+
+
+def quantile_us(metrics: str, name: str, share: float) -> float:
+    """The upper bound of the bucket in which that share of a histogram's values is reached."""
+    buckets = re.findall(rf'^{name}_bucket{{.*le="([^"]+)"}} (\d+)$', metrics, re.MULTILINE)
+    total = int(buckets[-1][1])
+    return next(float(bound) * 1e6 for bound, count in buckets if int(count) >= share * total)
+
+
+@needs_compiler
+def test_latency_inside_the_server_on_the_native_ring(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    """HTTP in to slot pending, first token in the ring to bytes at the socket, as the server's clock has them."""
+    with running("--backend", "native", "--ring", str(tmp_path / "ring")) as server:
+
+        async def one_after_another() -> None:
+            for _ in range(scaled(300, 5)):
+                await stream(server.port, 4)
+
+        benchmark.pedantic(lambda: asyncio.run(one_after_another()), rounds=1)
+        metrics = server.request("GET", "/metrics")[2].decode()
+    names = {"submit": "blink:submit_seconds", "token_out": "blink:token_out_seconds"}
+    found = {
+        f"{key}_us_p{percent}_at_most": round(quantile_us(metrics, name, percent / 100))
+        for key, name in names.items()
+        for percent in (50, 99)
+    }
+    benchmark.extra_info.update(items=scaled(300, 5), unit="requests", **found)

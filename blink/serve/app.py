@@ -23,7 +23,10 @@ _OPEN = ("/health", "/version", "/metrics", "/", "/ring")
 _TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 _HTML: list[Header] = [
     (b"content-type", b"text/html; charset=utf-8"),
-    (b"content-security-policy", b"default-src 'self'; img-src data:; script-src 'unsafe-inline'; style-src 'unsafe-inline'"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; img-src data:; script-src 'unsafe-inline'; style-src 'unsafe-inline'",
+    ),
     (b"x-content-type-options", b"nosniff"),
 ]
 _CLOSE: list[Header] = [(b"connection", b"close")]

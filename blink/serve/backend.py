@@ -41,7 +41,10 @@ class Job:
     sampling: Sampling
     arrived_ns: int
     take: Take
-    claimed_ns: int = -1  # when the scheduler claimed it, on the same clock; known before its first token is told
+    # On the same clock, known before its first token is told, if the backend knows them at all:
+    published_ns: int = -1  # its slot became pending
+    claimed_ns: int = -1  # the scheduler claimed it
+    stored_ns: int = -1  # its first token was in the ring
 
 
 @dataclass(slots=True)

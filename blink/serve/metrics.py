@@ -18,6 +18,10 @@ _LATENCY = (
 )  # fmt: skip
 _FINE_LATENCY = (.001, .0025, .005, .01, .025, .05, .1, .2, *_LATENCY)  # fmt: skip
 _CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
+_ADDED = (
+    *(0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0004, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 1.0),
+)
 _TURN = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1)
 
 HISTOGRAMS = {
@@ -35,6 +39,8 @@ HISTOGRAMS = {
     "vllm:request_max_num_generation_tokens": ("Generated tokens of a request's longest choice.", None),
     "vllm:request_params_max_tokens": ("max_tokens of a request.", None),
     "vllm:request_params_n": ("n of a request.", _CHOICES),
+    "blink:submit_seconds": ("Added latency: request in to slot pending (native).", _ADDED),
+    "blink:token_out_seconds": ("Added latency: first token in the ring to its bytes handed to the socket.", _ADDED),
     "blink:turn_seconds": ("One cycle of the reader: poll, tokens, text, sockets.", _TURN),
 }
 """Name -> help and upper bounds; None for tokens, in the series 1, 2, 5 up to the context."""

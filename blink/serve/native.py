@@ -6,7 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from blink.serve.log import Log
 from blink.serve.options import Options
 from blink.serve.stub import StubText
 
-GAP_MIN_NS, GAP_MAX_NS = 100_000, 1_000_000
+GAP_MIN_NS, GAP_MAX_NS = 100_000, 500_000
 """Between two polls while something is expected; it doubles while nothing is new."""
 HEART_BOUND_NS = 5_000_000_000
 FIRST_NUMBER_SHIFT = 32
@@ -81,6 +81,7 @@ class LiveFrontend(ServingFrontend):
     def __init__(self, setup: Setup, instance: Instance, link: KeeperLink, recorder: Recorder, text: StubText) -> None:
         self._live: dict[int, _Live] = {}
         self._text = text
+        self.before_tokens: Callable[[], None] = lambda: None
         super().__init__(setup, instance, link, recorder)
         self._gaps = _Forgetful()
 
@@ -113,6 +114,7 @@ class LiveFrontend(ServingFrontend):
     def _check(self, news: News, count: I64, tokens: Tokens) -> None:
         """The stub's tokens become the job's text; one that is wrong becomes wrong text."""
         before = self.counters.wrong_tokens
+        self.before_tokens()
         super()._check(news, count, tokens)
         wrong = self.counters.wrong_tokens - before
         for slot, start, end in zip(
@@ -120,11 +122,17 @@ class LiveFrontend(ServingFrontend):
         ):
             live = self._live.get(self._by_slot[slot].request_id)
             if live is not None and end > start:
-                if live.job.claimed_ns < 0 <= live.request.claimed_ns:
-                    live.job.claimed_ns = live.request.claimed_ns + self._start_ns
+                if not start:
+                    self._tell_times(live.job, live.request)
                 errors = [int(wrong > 0 and self._wrong[slot] > 0)] * (end - start)
                 given = self._text.piece(live.key, start, errors) if wrong else live.text[start:end]
                 live.job.take(given, None)
+
+    def _tell_times(self, job: Job, request: Request) -> None:
+        for name in ("published_ns", "claimed_ns", "stored_ns"):
+            time_ns = getattr(request, name)
+            if time_ns >= 0:
+                setattr(job, name, time_ns + self._start_ns)
 
     def _tell(self, request: Request, now_ns: int) -> None:
         live = self._live.pop(request.request_id, None)
@@ -168,6 +176,7 @@ class NativeBackend:
         if not hello.traced:
             self._frontend._rec = None  # nobody reads the rows
             self._records = RecordReader(None, self._frontend.request_of, hello.start_ns)
+            self._frontend.before_tokens = self._drain
         self._text, self._traced = text, hello.traced
         self.first_number = hello.life << FIRST_NUMBER_SHIFT
         self.keeper_pid = hello.pid
@@ -202,9 +211,8 @@ class NativeBackend:
         """See Backend: one burst, one poll."""
         frontend = self._frontend
         busy = frontend.post()
-        if self._records is not None and (records := self._instance.drain()).size:
-            self._records.take(records)
         busy = frontend.poll() or busy
+        self._drain()
         if self._traced:
             frontend.flush()
         if not frontend.expects:
@@ -212,6 +220,11 @@ class NativeBackend:
             return None
         self._quiet = 0 if busy else self._quiet + 1
         return monotonic_ns() + min(GAP_MAX_NS, GAP_MIN_NS << min(self._quiet, 8))
+
+    def _drain(self) -> None:
+        """Records of the scheduler: they tell when it claimed a request, and when its first token was stored."""
+        if self._records is not None and (records := self._instance.drain()).size:
+            self._records.take(records)
 
     # --- the state of things ---
 

@@ -56,7 +56,7 @@ class Response:
         self.status = 0
         self.finish = ""  # of the request as a whole, for log and metrics
         self.first_ns = self.end_ns = -1
-        self.claimed_ns = -1
+        self.claimed_ns = self._stored_ns = self._published_ns = -1
         self.cut: Callable[[], None] = lambda: None  # ends the wait for the client
         self.fails_after: tuple[int, str] | None = None  # tokens, kind
         self.is_cut = False
@@ -112,7 +112,7 @@ class Response:
         if job is None or self.end_ns >= 0:
             return
         if self.claimed_ns < 0:
-            self.claimed_ns = job.claimed_ns
+            self.claimed_ns, self._stored_ns, self._published_ns = job.claimed_ns, job.stored_ns, job.published_ns
         before = choice.token_count
         text = choice.push(tokens) if tokens else ""
         self._new_tokens[index] += choice.token_count - before
@@ -146,10 +146,10 @@ class Response:
         """Send what is new: at the end of a turn of the reader."""
         if self.end_ns >= 0 or self.is_cut:
             return
-        now_ns = self._service.now()
         fresh, self._fresh = self._fresh, []
         if self._generation.stream:
             self._send(fresh)
+        now_ns = self._service.now()
         for index in fresh:
             self._note_tokens(index, now_ns)
         if self._error is not None:
@@ -170,6 +170,10 @@ class Response:
             if self.first_ns < 0:
                 self.first_ns = now_ns
                 metrics["vllm:time_to_first_token_seconds"].observe((now_ns - self.arrived_ns) / 1e9)
+                if self._published_ns >= 0:
+                    metrics["blink:submit_seconds"].observe((self._published_ns - self.arrived_ns) / 1e9)
+                if self._stored_ns >= 0:
+                    metrics["blink:token_out_seconds"].observe((now_ns - self._stored_ns) / 1e9)
             tokens -= 1
             if tokens:
                 metrics.token_gap(0.0, tokens)

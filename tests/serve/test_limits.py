@@ -177,3 +177,27 @@ def test_a_wrong_option_is_one_line(options: list[str], said: str, capsys: pytes
     assert error.startswith("blink: error: ")
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_client_that_reads_slowly_misses_nothing() -> None:
+    """Far more than sockets hold: what the client does not take waits, and the others are served meanwhile."""
+    options = ("--ttft", "0", "--itl", "0", "--set", "limits.batch_max=64")
+    body = {"prompt": "Hello", "n": 40, "max_tokens": 1200, "ignore_eos": True}
+    with running(*options) as server:
+        sock = open_stream(server.port, body)
+        wait_for(lambda: server.metric("vllm:generation_tokens_total") >= 48_000)
+        assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})["usage"]["completion_tokens"] == 2
+        whole = server.post("/v1/completions", body)
+        data = bytearray()
+        while part := sock.recv(1 << 20):
+            data += part
+            if b"[DONE]" in data[-40:]:
+                break
+        texts = [""] * 40
+        for line in bytes(data).split(b"\n"):
+            if line.startswith(b"data: {"):
+                choice = json.loads(line[6:])["choices"][0]
+                texts[choice["index"]] += choice["text"]
+        assert texts == [choice["text"] for choice in whole["choices"]]
+        sock.close()
+        server.wait_idle()
