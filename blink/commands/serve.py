@@ -67,6 +67,9 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verb.add_argument("--replay", metavar="FILE", help="answer from such a file, at its times")
     verb.add_argument("--trace", metavar="FILE", help="write the ring's trace (.ndjson or .parquet) there at the end")
     verb.add_argument("--ring", metavar="PATH", help="native: socket of the ring's keeper (default: one per port)")
+    verb.add_argument(
+        "--otel", action="store_true", help="send a span for every request by OTLP (needs the extra otel)"
+    )
     verb.add_argument("--log-json", action="store_true", help="logs as lines of JSON")
     verb.add_argument("--log-requests", action="store_true", help="a line for every request")
     verb.set_defaults(execute=execute)
@@ -109,6 +112,7 @@ def _checked(options: argparse.Namespace) -> Options:
         replay=Path(options.replay) if options.replay else None,
         trace=Path(options.trace) if options.trace else None,
         ring=Path(options.ring) if options.ring else None,
+        otel=options.otel,
         log_json=options.log_json,
         log_requests=options.log_requests,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from blink.common.config import Scenario, load_scenario
 from blink.common.config.load import Override
@@ -19,6 +20,9 @@ from blink.serve.service import Service, Terms
 from blink.serve.session import Application, RecordingApp, ReplayingApp
 from blink.serve.stub import StubText
 
+if TYPE_CHECKING:
+    from blink.serve.telemetry import Spans
+
 
 def serve(options: Options) -> int:
     """Serve until a signal; the exit code."""
@@ -32,10 +36,13 @@ def serve(options: Options) -> int:
     port = int(sock.getsockname()[1])
     backend = backend_of(options, scenario, tokenizer, log, port)
     complete = False
+    spans = _spans(options)
     try:
         service = Service(
             backend, tokenizer, model_name(options, scenario), scenario.seed, terms_of(options), failures, log
         )
+        if spans is not None:
+            service.over = lambda response: spans.request(response, service.model)
         app, close = _wrapped(App(service, options.api_key), options)
         host = f"[{options.host}]" if ":" in options.host else options.host
 
@@ -49,7 +56,17 @@ def serve(options: Options) -> int:
     finally:
         backend.close(complete=complete)
         sock.close()
+        if spans is not None:
+            spans.close()
     return 0 if complete and not service.broken else 1
+
+
+def _spans(options: Options) -> Spans | None:
+    if not options.otel:
+        return None
+    from blink.serve.telemetry import Spans
+
+    return Spans()
 
 
 def _wrapped(app: Application, options: Options) -> tuple[Application, Callable[[], None]]:

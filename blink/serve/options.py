@@ -34,5 +34,6 @@ class Options:
     replay: Path | None
     trace: Path | None
     ring: Path | None
+    otel: bool
     log_json: bool
     log_requests: bool

@@ -48,6 +48,7 @@ class Service:
         self.draining = False
         self.broken = ""
         self.failed: Callable[[], None] = lambda: None
+        self.over: Callable[[Response], None] = lambda response: None  # hears of every request that is over
         self._seed, self._failures = seed, failures
         self._numbers = count(getattr(backend, "first_number", 0))
         self._responses: dict[Response, None] = {}
@@ -137,6 +138,7 @@ class Service:
                     metrics["vllm:request_prefill_time_seconds"].observe(max(0, first - claimed) / 1e9)
                     metrics["vllm:request_inference_time_seconds"].observe(max(0, last - claimed) / 1e9)
         self.log.request(fields)
+        self.over(response)
 
     # --- what responses and the loop ask ---
 
