@@ -14,6 +14,8 @@ from blink.common.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.table import Table
+
     from blink.hw.cuda.bench.samples import Row
 
 COLUMNS = ("p50_ns", "p99_ns", "p999_ns", "max_ns")
@@ -35,6 +37,11 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     hw.add_argument("--batches", metavar="N,N", default="1,16,64", help="of --engine torch (default: 1,16,64)")
     hw.add_argument("--steps", metavar="N", default="400", help="steps a batch of --engine torch (default: 400)")
     hw.add_argument("--prompt-tokens", metavar="N", default="1024", help="of --engine torch (default: 1024)")
+    hw.add_argument(
+        "--load", action="store_true", help="with --engine torch: serve Poisson loads and closed workloads instead"
+    )
+    hw.add_argument("--rates", metavar="N,N", default="10,20", help="requests/s of --load (default: 10,20)")
+    hw.add_argument("--seconds", metavar="N", default="5", help="of each Poisson load (default: 5)")
     hw.add_argument("--json", metavar="FILE", help="write the rows to a file, too")
     hw.set_defaults(execute=execute)
 
@@ -45,7 +52,11 @@ def execute(options: argparse.Namespace) -> int:
 
     busy = _numbers("--busy", options.busy)
     plan = {name: _numbers(f"--{name.replace('_', '-')}", getattr(options, name)) for name in _PLAN}
+    if options.load and options.engine != "torch":
+        raise InputError("--load: needs a model; allowed: with --engine torch")
     kernels = load_kernels()
+    if options.load:
+        return _load(options, kernels, busy, plan)
     rows: list[Row] = []
     try:
         with _status() as say:
@@ -58,7 +69,50 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-_PLAN = ("batches", "steps", "prompt_tokens")
+_PLAN = ("batches", "steps", "prompt_tokens", "rates", "seconds")
+LOAD_COLUMNS = {
+    "requests": ("requests", 1), "done": ("completed", 1), "makespan s": ("makespan_ns", 1e9),
+    "tokens/s": ("output_tokens_per_s", 1), "TTFT P50 ms": ("ttft_ns_p50", 1e6), "TTFT P99 ms": ("ttft_ns_p99", 1e6),
+    "TPOT P50 ms": ("tpot_ns_p50", 1e6), "TPOT P99 ms": ("tpot_ns_p99", 1e6),
+}  # fmt: skip
+
+
+def _load(options: argparse.Namespace, kernels: Any, busy: tuple[int, ...], plan: dict[str, tuple[int, ...]]) -> int:
+    from blink.hw.cuda.bench.load import LoadPlan, load_rows
+    from blink.hw.engines.torch_engine import EngineLimits, TorchEngine
+
+    load = LoadPlan(rates=tuple(map(float, plan["rates"])), duration_s=float(plan["seconds"][0]), busy=busy)
+    context = -(-(load.prompt_tokens_max + load.output_tokens_max + 8) // 64) * 64
+    batch = max(plan["batches"])
+    limits = EngineLimits(
+        context_tokens=context, batch_max=batch, block_count=batch * context // 16, prefill_batch_max=4,
+        prefill_sequences=(128, 256, 512, load.prompt_tokens_max),
+    )  # fmt: skip
+    engine = TorchEngine.of_model(options.model, limits)
+    rows: list[dict[str, Any]] = []
+    try:
+        with _status() as say:
+            for row in load_rows(kernels, engine, load, options.model, say):
+                rows.append(row)  # noqa: PERF402  # what was measured before a fault is kept
+    finally:
+        _report_load(options, kernels.cuda.describe(), rows)
+        engine.close()
+    return 0
+
+
+def _report_load(options: argparse.Namespace, machine: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    _keep(options, machine, list(rows))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("what", "scheduler"):
+        table.add_column(name)
+    for name in ("busy", *LOAD_COLUMNS):
+        table.add_column(name, justify="right")
+    for row in rows:
+        values = [row[key] / unit for key, unit in LOAD_COLUMNS.values()]
+        table.add_row(row["what"], row["system"], str(row["busy"]), *(f"{value:,.6g}" for value in values))
+    _show(machine, table)
 
 
 def _loop(kernels: Any, busy: tuple[int, ...], say: Callable[[str], None]) -> Iterator[Row]:
@@ -111,18 +165,9 @@ def _status() -> Iterator[Callable[[str], None]]:
 
 
 def _report(options: argparse.Namespace, machine: dict[str, str], rows: Sequence[Row]) -> None:
-    from pathlib import Path
-
-    from rich.console import Console
     from rich.table import Table
 
-    from blink.report.rundir import to_json
-
-    if options.json:
-        plain = {"date": date.today().isoformat(), "machine": machine, "rows": [row.to_json() for row in rows]}
-        Path(options.json).write_text(to_json(plain))
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
+    _keep(options, machine, [row.to_json() for row in rows])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("what", "scheduler"):
         table.add_column(name)
@@ -134,4 +179,22 @@ def _report(options: argparse.Namespace, machine: dict[str, str], rows: Sequence
         table.add_row(
             row.what, row.system, str(row.busy), f"{row.count:,}", *times, "" if bare is None else f"{bare / 1000:,.2f}"
         )
+    _show(machine, table)
+
+
+def _keep(options: argparse.Namespace, machine: dict[str, str], rows: list[dict[str, Any]]) -> None:
+    from pathlib import Path
+
+    from blink.report.rundir import to_json
+
+    if options.json:
+        plain = {"date": date.today().isoformat(), "machine": machine, "rows": rows}
+        Path(options.json).write_text(to_json(plain))
+
+
+def _show(machine: dict[str, str], table: Table) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     console.print(table)

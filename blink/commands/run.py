@@ -33,6 +33,7 @@ TRACE_OPTIONS = {
 }
 BACKENDS = ("sim", "native", "cuda")
 INGRESSES = ("copy", "mapped")
+ENGINES = ("stub", "torch")
 
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,6 +52,18 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verb.add_argument(
         "--ingress", choices=INGRESSES, help="with --backend cuda, how the frontend reaches the ring: copy, the copy "
         "engine into device memory (the default); mapped, pinned host memory that the GPU has mapped",
+    )  # fmt: skip
+    verb.add_argument(
+        "--engine", choices=ENGINES, help="with --backend cuda: stub, tokens that anybody can compute, after the times "
+        "of the twin (the default); torch, a model",
+    )  # fmt: skip
+    verb.add_argument(
+        "--model", metavar="NAME", help="with --engine torch: smollm2-135m, a folder in Hugging Face's layout, a GGUF "
+        "file, or a model profile, which gets random weights (default: the scenario's)",
+    )  # fmt: skip
+    verb.add_argument(
+        "--prompt", metavar="TEXT", action="append", default=[],
+        help="with --engine torch: serve this prompt in place of the scenario's load and print the answer (repeatable)",
     )  # fmt: skip
     verb.add_argument("--trace", metavar="FILE", help="requests from this trace, in place of the scenario's own")
     for name, (metavar, text) in TRACE_OPTIONS.items():
@@ -81,14 +94,14 @@ def execute(options: argparse.Namespace) -> int:
     from blink.report.rundir import RunDir
 
     _check_trace_options(options)
-    if options.ingress and options.backend != "cuda":
-        raise InputError(f"--ingress: says how a GPU is reached; allowed: with --backend cuda, not {options.backend}")
+    _check_gpu_options(options)
     scenario = load_scenario(options.scenario, _overrides(options))
     if options.trace is not None:
         scenario = _whole_trace(scenario, options.set)
     folder = RunDir.prepare(options.out) if options.out else None
     try:
-        result = _run(scenario, folder, _backend(options), show_progress=not options.no_progress)
+        backend = _backend(options, scenario)
+        result = _run(scenario, folder, backend, show_progress=not options.no_progress)
         if options.strict:
             _refuse_out_of_range(result, folder)
         summary = folder.write(result) if folder else summarize(result)
@@ -97,7 +110,20 @@ def execute(options: argparse.Namespace) -> int:
             folder.discard()
         raise
     _print(summary, folder, as_json=options.json)
+    if options.prompt and not options.json:
+        for prompt, text in zip(options.prompt, getattr(backend, "texts", ()), strict=False):
+            print(f"\n> {prompt}\n{text}")
     return EXIT_INTERRUPTED if result.partial else 0
+
+
+def _check_gpu_options(options: argparse.Namespace) -> None:
+    """What only a GPU can do needs --backend cuda, and what only a model can do needs --engine torch."""
+    for name, says in (("ingress", "says how a GPU is reached"), ("engine", "says what runs on a GPU")):
+        if getattr(options, name) and options.backend != "cuda":
+            raise InputError(f"--{name}: {says}; allowed: with --backend cuda, not {options.backend}")
+    for name in ("model", "prompt"):
+        if getattr(options, name) and options.engine != "torch":
+            raise InputError(f"--{name}: needs a model; allowed: with --engine torch")
 
 
 def _overrides(options: argparse.Namespace) -> list[Override]:
@@ -151,7 +177,7 @@ class _Backend(Protocol):
     ) -> RunResult: ...
 
 
-def _backend(options: argparse.Namespace) -> _Backend:
+def _backend(options: argparse.Namespace, scenario: Scenario) -> _Backend:
     if options.backend == "sim":
         from blink.sim.run import simulate
 
@@ -161,6 +187,11 @@ def _backend(options: argparse.Namespace) -> _Backend:
         from blink.hw.cuda.run import serve as serve_on_gpu
 
         ingress = Ingress(options.ingress or Ingress.COPY)
+        if options.engine == "torch":
+            from blink.hw.cuda.model_run import ModelRun
+
+            model = options.model or scenario.model.hf_config or scenario.model.profile or ""
+            return ModelRun(model, ingress, _time_scale(options.time_scale), options.prompt)
         return partial(serve_on_gpu, time_scale=_time_scale(options.time_scale), ingress=ingress)
     from blink.hw.native.run import serve
 

@@ -22,7 +22,8 @@ COPIES = 2
 class Graphs:
     """Captures each shape once, instantiates it twice for launch from the device, and uploads both.
 
-    `memory` is the address of the scheduler's block, `config` the Config at its start. `arrays` are device addresses of the executables of a kind.
+    `memory` is the address of the scheduler's block, `config` the Config at its start. `arrays` are device addresses of
+    the executables of a kind.
     """
 
     def __init__(self, kernels: Kernels, engine: Engine, settings: NativeSettings, memory: int, config: bytes) -> None:
@@ -67,7 +68,8 @@ class Graphs:
         self._kernels.launch(
             "prologue", shape.batch, IO_THREADS, stream,
             ctypes.c_uint64(self._memory), self._config,
-            engine_io(self._engine.buffers, self._engine.scratch_block), ctypes.c_uint32(shape.kind), ctypes.c_uint32(shape.sequence),
+            engine_io(self._engine.buffers, self._engine.scratch_block),
+            ctypes.c_uint32(shape.kind), ctypes.c_uint32(shape.sequence),
         )  # fmt: skip
 
     def _epilogue(self, stream: int) -> None:

@@ -79,6 +79,8 @@ constexpr uint32_t kSlotWords = kSlots / 64;
   X(uint32_t, started)               \
   X(uint32_t, free_block_count)      \
   X(uint32_t, free_place_count)      \
+  X(uint32_t, waiting_first)         \
+  X(uint32_t, waiting_count)         \
   X(uint64_t, trace_dropped)         \
   X(uint64_t, iterations)            \
   X(uint64_t, accounted_ns)          \

@@ -29,7 +29,8 @@ class Scheduler {
     }
   }
 
-  // E3: the batch is what decodes in the ring; the queue is found again by the first scan.
+  // E3: the batch is what decodes in the ring. The queue is what the predecessor handed over, else it is found again by the
+  // first scan: to sort thousands of prompts anew at every relaunch would take one thread of a GPU milliseconds.
   BLINK_DEVICE void adopt() {
     P &p = c_.platform;
     Local &local = c_.local;
@@ -44,6 +45,8 @@ class Scheduler {
 #endif
     p.barrier();
     if (p.leader()) list_adopted();
+    const Pending *waiting = c_.block.waiting() + local.waiting_first;
+    for (uint32_t i = p.thread(); i < local.waiting_count; i += p.threads()) local.queued[waiting[i].slot] = 1;
     p.barrier();
     for (uint32_t i = p.thread(); i < local.batch_count; i += p.threads()) {
       const Live &live = c_.block.live(local.batch[i]);
@@ -116,12 +119,22 @@ class Scheduler {
     if (state.relaunching) {
       state.relaunching = 0;
       state.launches = 0;
+      local.waiting_first = state.waiting_first;
+      local.waiting_count = state.waiting_count;
       ++state.instance;
       ++state.relaunches;
       record(c_, {local.moved_ns, 0, static_cast<uint32_t>(state.step), what(Event::RELAUNCHED, 0, kNoSlot), 0, 0});
       commit_records(c_);
     }
     state.started = 1;
+  }
+
+  // To the successor, which trusts it only after a relaunch: a scheduler that died may have left it half done.
+  BLINK_DEVICE void hand_over() {
+    State &state = c_.block.state();
+    state.waiting_first = c_.local.waiting_first;
+    state.waiting_count = c_.local.waiting_count;
+    state.relaunching = 1;
   }
 
   // --- the leader's work at a step boundary ---
@@ -145,7 +158,7 @@ class Scheduler {
     local.blocked_before = local.decision.blocked;
     if (local.decision.action != Action::IDLE) local.idle_tries = 0;
     if (c_.block.config().report) report_decision();
-    if (local.decision.action == Action::RELAUNCH) state.relaunching = 1;
+    if (local.decision.action == Action::RELAUNCH) hand_over();
     if (local.decision.action == Action::DECODE) launch_decode();
     if (local.decision.action == Action::PREFILL) {
       if (local.batch_count) {
