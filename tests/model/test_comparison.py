@@ -67,9 +67,8 @@ def test_blink_does_not_feel_other_jobs() -> None:
 @pytest.mark.parametrize("system", HOST_DRIVEN)
 def test_host_driven_engines_do(system: str) -> None:
     found = interfered()[system, "colocated"]["over_isolated"]
-    for name in ("median_ttft_ms", "p99_ttft_ms", "p99_tpot_ms", "p99_itl_ms"):
-        assert found[name]["ratio"] > 1.25, name
-        assert found[name]["low"] is not None
+    for name, least in (("median_ttft_ms", 2.0), ("p99_ttft_ms", 2.0), ("p99_tpot_ms", 1.5), ("p99_itl_ms", 2.0)):
+        assert found[name]["ratio"] > least, name
     assert found["median_ttft_ms"]["significant"] is True
     assert found["output_throughput"]["ratio"] < 0.95
     beside = interfered()[system, "colocated"]["over_first"]
@@ -116,16 +115,18 @@ def test_huge_pages_for_the_engine_help_its_tlb_and_not_its_latency() -> None:
     assert tried["counters"]["dtlb_misses_ratio"] / plain["counters"]["dtlb_misses_ratio"] == pytest.approx(
         0.84, abs=0.01
     )
-    for name in ("output_throughput", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms"):
+    for name in ("output_throughput", "median_tpot_ms", "p99_tpot_ms"):
         assert tried["over_unmitigated"][name]["ratio"] == pytest.approx(1.0, abs=0.04), name
+    assert tried["over_unmitigated"]["p99_itl_ms"]["significant"] is False
 
 
 @pytest.mark.slow
 def test_huge_pages_for_the_other_jobs_do_not_help() -> None:
     plain, tried = mitigated()["vllm", "colocated", "none"], mitigated()["vllm", "colocated", "huge_pages_interferer"]
     assert tried["counters"]["llc_miss_rate"] == pytest.approx(plain["counters"]["llc_miss_rate"], rel=0.01)
-    assert tried["over_unmitigated"]["p99_itl_ms"]["ratio"] > 1.0 - NOISE
-    assert tried["over_unmitigated"]["output_throughput"]["ratio"] <= 1.001
+    tail = tried["over_unmitigated"]["p99_itl_ms"]
+    assert tail["ratio"] > 1.0 - NOISE or tail["significant"] is False
+    assert tried["over_unmitigated"]["output_throughput"]["ratio"] <= 1.005
 
 
 @pytest.mark.slow
