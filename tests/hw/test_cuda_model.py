@@ -1,0 +1,97 @@
+"""SmolLM2 behind the scheduler on a GPU: its tokens are those of the engine alone, whatever shares a request's batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blink.common.checker import check_trace
+from blink.common.config import parse_scenario
+from blink.common.errors import InputError
+from blink.common.model_files import SMOLLM2, smollm2_file
+from blink.common.results import Outcome
+from blink.hw.cuda.engine_run import Answers, System, engine_settings, serve_engine
+from blink.hw.cuda.lockstep import load_kernels
+from blink.hw.texts import Sampling
+from blink.workload.build import build_load
+from tests.hw.cuda_help import GPU_MARKS
+from tests.shared import ROOT
+
+pytestmark = [*GPU_MARKS]
+PROMPTS, LIMIT = 60, 48
+SAMPLINGS = [Sampling(), Sampling(temperature=0.9, top_p=0.8)]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[list[int]]:
+    """Prompts of 5 to 500 tokens, cut out of this project's own pages."""
+    pytest.importorskip("torch")
+    try:
+        smollm2_file()
+    except InputError as problem:
+        pytest.skip(str(problem))
+    from blink.frontend.tokenizer import smollm2
+    from tests.hw.engine_help import prompts_of
+
+    pages = sorted(Path(ROOT / "docs").glob("*.md"))
+    return prompts_of(smollm2.load().encode("\n".join(page.read_text("utf-8") for page in pages)), PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def engine(texts: list[list[int]]) -> Iterator[Any]:
+    from blink.hw.engines.torch_engine import EngineLimits, TorchEngine
+
+    limits = EngineLimits(
+        context_tokens=640, batch_max=16, block_count=1024, prefill_batch_max=4,
+        prefill_sequences=(32, 64, 128, 256, 512), decode_batches=(1, 4, 16),
+    )  # fmt: skip
+    load_kernels()  # the context is made before PyTorch loads anything
+    made = TorchEngine.of_model(SMOLLM2, limits)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_tokens_are_those_of_the_engine_alone(
+    engine: Any, texts: list[list[int]], sampling: Sampling, on_gpu: bool, tmp_path: Path
+) -> None:
+    from blink.hw.engines.host_batcher import HostBatcher, Job
+
+    batcher = HostBatcher(engine, 1)
+    jobs = [
+        Job(text, LIMIT, sampling.temperature, sampling.top_p, sampling.top_k, seed=index, ignore_eos=True)
+        for index, text in enumerate(texts)
+    ]
+    for job in jobs:
+        batcher.serve([job])
+
+    document = {
+        "name": "texts", "model": {"profile": SMOLLM2}, "gpu": {"profile": "h200"},
+        "workload": {
+            "requests": PROMPTS, "arrivals": {"kind": "poisson", "rate": 60.0},
+            "lengths": {"kind": "fixed", "prompt_tokens": 5, "output_tokens": LIMIT},
+        },
+        "trace": {"format": "ndjson"},
+    }  # fmt: skip
+    scenario, load = build_load(parse_scenario(document, "texts"))
+    load = replace(load, prompt_tokens=np.array([len(text) for text in texts], np.int64))
+    settings = engine_settings(engine, window=7, output_tokens=LIMIT, ignore_eos=True)
+    system = (System.on_gpu if on_gpu else System.on_host)(load_kernels(), settings, engine)
+    answers, path = Answers(), tmp_path / "trace.ndjson"
+    try:
+        result = serve_engine(
+            system, engine, scenario, load, trace_path=path, sampling=sampling, answers=answers,
+            prompts=lambda request: np.array(texts[request.request_id], np.uint32),
+        )  # fmt: skip
+    finally:
+        system.close()
+    assert (result.requests["outcome"] == Outcome.COMPLETED).all()
+    assert result.scheduler.batch_max > 1  # they shared batches
+    assert [answers.tokens[index] for index in range(PROMPTS)] == [job.tokens for job in jobs]
+    assert check_trace(path).code == 0
