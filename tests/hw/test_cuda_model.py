@@ -1,4 +1,4 @@
-"""SmolLM2 behind the scheduler on a GPU: its tokens are those of the engine alone, whatever shares a request's batch."""
+"""SmolLM2 behind the scheduler on a GPU: its tokens are those of the engine alone, whoever shares the batch."""
 
 from __future__ import annotations
 
