@@ -41,12 +41,12 @@ def test_a_server_that_is_killed_under_load_is_followed_by_another_on_the_same_r
 ) -> None:
     trace = tmp_path / "trace.ndjson"
     options = (*ring, "--time-scale", "20", "--trace", str(trace))
-    first = Server(*options)
-    long = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
-    streams = [open_stream(first.port, long, begun=False) for _ in range(24)]
-    wait_for(lambda: first.slots("empty") < 4096 - 16)
-    first.process.kill()
-    first.process.wait()
+    with running(*options) as first:
+        long = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
+        streams = [open_stream(first.port, long, begun=False) for _ in range(24)]
+        wait_for(lambda: first.slots("empty") < 4096 - 16)
+        first.process.kill()
+        first.process.wait()
     for sock in streams:
         sock.close()
     second = Server(*options)
