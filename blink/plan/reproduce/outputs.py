@@ -35,7 +35,7 @@ def show(found: Reproduction, sections: Mapping[str, str], *, as_json: bool) -> 
         if text in NOT_COMPARED.values():
             continue
         console.print(f"\n[bold]{title}[/bold]")
-        console.print(text, markup=False)
+        print(text)  # a table of its own width
 
 
 def write(found: Reproduction, folder: RunDir, sections: Mapping[str, str]) -> None:

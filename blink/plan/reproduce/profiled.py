@@ -97,7 +97,7 @@ def _graphs(evidence: Evidence) -> dict[str, Prediction]:
         plant = Plant.of(evidence.bed.scenario(model, 1.0))
         return float(plant.prefill_table.count() + plant.decode_table.count())
 
-    return {"value": gathered(evidence.bed.models, count, "prefill and decode graphs of the default policy")}
+    return {"value": gathered(evidence.bed.models, count, "prefill and decode graphs of the load's runs")}
 
 
 @register(PROFILED, "tokenizer.speedup_vs_hf")

@@ -120,6 +120,10 @@ class Testbed:
         for seed in range(1, (seeds or self.seeds) + 1):
             yield Run.of(key, seed, scenario, duration_ns, warmup_ns)
 
+    def _at_least(self, table: dict[str, Any]) -> int:
+        """Seeds of a few points that are cheap to repeat."""
+        return self.seeds if self.quick else max(self.seeds, table["seeds"])
+
     def _load_runs(self) -> Iterator[Run]:
         for model in self.models:
             for rate in self.rates:
@@ -136,7 +140,7 @@ class Testbed:
             served = variant.with_system(self.scenario(sweep["model"], sweep["rate"]), system)
             for threads in self.threads:
                 key = ("sweep", system, str(threads))
-                yield from self._timed(key, variant.with_threads(served, threads), max(2, self.seeds))
+                yield from self._timed(key, variant.with_threads(served, threads), self._at_least(sweep))
 
     def _motivation_runs(self) -> Iterator[Run]:
         wanted = self.document["motivation"]
@@ -144,12 +148,11 @@ class Testbed:
         jobs = {"jobs": [{"profile": wanted["job"], "threads": wanted["threads"]}]}
         beside = parse_scenario({**alone.resolved(), "interference": jobs}, "testbed.toml")
         for condition, scenario in ((ISOLATED, alone), (INTERFERED, beside)):
-            yield from self._timed(("motivation", condition), scenario)
+            yield from self._timed(("motivation", condition), scenario, self._at_least(wanted))
 
     def _mitigation_runs(self) -> Iterator[Run]:
-        seeds = 1 if self.quick else max(self.seeds, self.document["mitigations"]["seeds"])
         for name, scenario in self.mitigated().items():
-            for seed in range(1, seeds + 1):
+            for seed in range(1, self._at_least(self.document["mitigations"]) + 1):
                 yield Run.of(("mitigation", name), seed, scenario)
 
     def mitigated(self) -> dict[str, Scenario]:
