@@ -127,7 +127,7 @@ class SimulatedBackend:
         self._text, self._scale, self._now = text, time_scale, now
         self._model = model = LiveModel(scenario, plant, trace_path)
         model.path.told, model.path.over, model.ended = self._told, self._over, self._forget
-        self._start_ns = now()
+        self._start_ns, self._begun = now(), False
         self._live: dict[int, tuple[Job, Request, list[int]]] = {}  # by number, until the client has all of it
         self._due: list[tuple[int, int, int, int, Finish | None]] = []  # due_ns, order, number, tokens, finish
         self._order = count()
@@ -192,6 +192,8 @@ class SimulatedBackend:
     def turn(self) -> int | None:
         """See Backend."""
         env, due, began_ns = self._model.env, self._due, self._now()
+        if not self._begun:  # what it took to get here is no lag
+            self._start_ns, self._begun = began_ns, True
         events = env._queue
         until_ns = self._virtual(began_ns) + COALESCE_NS if self._scale else _FOREVER_NS
         if self._scale:
