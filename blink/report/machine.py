@@ -45,9 +45,7 @@ def examine() -> list[Finding]:
         _nvcc(),
         _gpu(),
         _package("torch", "a captured model as engine on the GPU", "pip install torch"),
-        _package(
-            "cupy", "Python's side of the GPU backend", "pip install cupy-cuda12x, or the build of your CUDA version"
-        ),
+        _package("cuda", "Python's side of the GPU backend", "pip install 'blink-twin[cuda]'"),
         _rdma(),
         _package("pyverbs", "one-sided RDMA from Python", "the package python3-pyverbs of rdma-core"),
         _qemu(),

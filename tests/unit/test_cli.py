@@ -305,7 +305,7 @@ def test_the_doctor_reports_what_it_finds(capsys: pytest.CaptureFixture[str]) ->
     assert main(["doctor", "--json"]) == 0
     findings = {found["name"]: found for found in json.loads(capsys.readouterr().out)["findings"]}
     assert findings["numpy"]["found"] is True
-    assert {"matplotlib", "c++", "nvcc", "gpu", "torch", "cupy", "rdma", "qemu"} <= set(findings)
+    assert {"matplotlib", "c++", "nvcc", "gpu", "torch", "cuda", "rdma", "qemu"} <= set(findings)
     assert all(found["enables"] and found["install"] for found in findings.values())
     assert main(["doctor"]) == 0
     assert "yes numpy" in capsys.readouterr().out

@@ -40,7 +40,7 @@ PYDANTIC = {"pydantic", "pydantic_core"}
 PARQUET_FILES = {"trace_parquet.py", "lifecycle.py"}
 """The files of common that read and write traces as Parquet."""
 NEVER_IN_COMMON = {"socket", "simpy", "cupy", "torch"}
-HEAVY = ("matplotlib", "torch", "cupy", "pyverbs", "tensorrt")
+HEAVY = ("matplotlib", "torch", "cupy", "cuda", "pyverbs", "tensorrt")
 OTHER_PACKAGES = {
     "frontend": {"numpy", "msgspec"},
     "workload": {"numpy"},

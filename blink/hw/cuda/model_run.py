@@ -53,6 +53,7 @@ class ModelRun:
         """Build the engine, serve, give it back. Raises InputError for what cannot run."""
         kernels = load_kernels()
         tokenizer = self._tokenizer() if self.prompts else None
+        scenario = _patient(scenario) if self.prompts else scenario
         given = [tokenizer.chat([{"role": "user", "content": text}]) for text in self.prompts] if tokenizer else []
         engine: Engine = TorchEngine.of_model(self.model, engine_limits(scenario))
         try:
@@ -90,6 +91,12 @@ def engine_limits(scenario: Scenario) -> EngineLimits:
         prefill_batch_max=min(limits.prefill_batch_max, limits.batch_max), prefill_batches=limits.prefill_batches,
         prefill_sequences=limits.prefill_sequences, decode_batches=limits.decode_batches,
     )  # fmt: skip
+
+
+def _patient(scenario: Scenario) -> Scenario:
+    """Nobody hangs up on a prompt of the command line."""
+    cancel = scenario.workload.cancel.model_copy(update={"fraction": 0.0})
+    return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"cancel": cancel})})
 
 
 def _load_of(prompts: Sequence[Sequence[int]], output_tokens: int) -> Requests:

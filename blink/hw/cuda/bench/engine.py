@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from blink.common.results import I64
 from blink.hw.cuda.bench.samples import Row, without_trend
 from blink.hw.cuda.bench.steps import bare_ns, run_batch, step_times
@@ -14,7 +16,6 @@ from blink.hw.engines.contract import Engine
 from blink.hw.measure.busy import busy_processes
 
 Say = Callable[[str], None]
-_LAST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class StepPlan:
 def engine_rows(
     kernels: Kernels, engine: Engine, plan: StepPlan, say: Say = lambda text: None, systems: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """Periods with the growth of the KV cache taken out; `overhead_ns`: the last periods over the bare last graph.
+    """Periods with the growth of the KV cache taken out. `outside_ns`: the part of a period in which no graph runs,
+    from the moment that one is seen to be done until the next is launched. `bare_last_ns`: the last graph alone.
 
     `systems` restricts which schedulers run: cuda, cpu-resident.
     """
@@ -57,9 +59,13 @@ def _row(kernels: Kernels, system: System, engine: Engine, plan: StepPlan, batch
     return Row.of(
         f"decode step of {engine.name}; batch {batch}", system.name, busy, without_trend(times.period_ns),
         prompt_tokens=plan.prompt_tokens, mean_ns=_mean(times.period_ns), bare_last_ns=bare,
-        overhead_ns=_mean(times.period_ns[-_LAST:]) - bare, relaunch_p50_ns=_mean(times.relaunch_ns),
-        claim_p50_ns=_mean(times.claim_ns),
+        outside_ns=_median(times.period_ns) - _median(times.graph_ns), relaunch_mean_ns=_mean(times.relaunch_ns),
+        claim_mean_ns=_mean(times.claim_ns),
     )  # fmt: skip
+
+
+def _median(times_ns: I64) -> int:
+    return round(float(np.median(times_ns))) if times_ns.size else 0
 
 
 def _mean(times_ns: I64) -> int:
