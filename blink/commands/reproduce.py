@@ -21,9 +21,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "what was done is kept and marked partial.",
     )
     verb.add_argument("--facts", metavar="GLOB,...", help="only facts whose id matches, such as 'isolated.*,launch.*'")
-    verb.add_argument(
-        "--out", metavar="DIR", help="keep the report as HTML and Markdown, and every run's figures"
-    )
+    verb.add_argument("--out", metavar="DIR", help="keep the report as HTML and Markdown, and every run's figures")
     verb.add_argument("--quick", action="store_true", help="few rates and short runs: shows only that it works")
     verb.add_argument("--workers", metavar="N", help="runs at the same time (default: one a processor)")
     verb.add_argument("--seeds", metavar="K", help="runs of each point, with other random numbers")
