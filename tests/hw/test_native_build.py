@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 from blink.common.errors import InputError
 from blink.common.layout import layout_hash
 from blink.hw.native import build as build_module
-from blink.hw.native.build import build, kernels_folder
+from blink.hw.native.build import build
 from blink.hw.native.library import load_library
 from blink.hw.native.tokens import EOS_TOKEN, prompt_of, sampled, seed_of
 from tests.hw.native_help import needs_compiler
@@ -67,13 +65,3 @@ def test_stub_tokens_depend_on_request_prompt_and_place() -> None:
     tokens = sampled(np.repeat(seeds[:1], 4), index, np.array([9, 9, 3, 9]))
     assert tokens[2] == EOS_TOKEN
     assert len(set(tokens.tolist())) == 4
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA compiler (nvcc)")
-def test_the_same_source_compiles_for_the_gpu(tmp_path: Path) -> None:
-    kernels = kernels_folder()
-    command = ["nvcc", "-std=c++17", "-arch=sm_90", "-rdc=true", f"-I{kernels / 'include'}", "-Werror", "all-warnings"]
-    command += ["-c", str(kernels / "src" / "scheduler.cu"), "-o", str(tmp_path / "scheduler.o")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "scheduler.o").stat().st_size > 0

@@ -28,15 +28,15 @@ def work(parent: int) -> None:
 
 
 @contextmanager
-def busy_processes(count: int, cores: frozenset[int] | None = None) -> Iterator[None]:
-    """So many of them while the context is open; `cores`: where they may run."""
+def busy_processes(count: int, cores: frozenset[int] | None = None) -> Iterator[list[int]]:
+    """So many of them while the context is open, by process id; `cores`: where they may run."""
     command = [sys.executable, "-I", "-S", str(Path(__file__)), str(os.getpid())]
     processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for _ in range(count)]
     try:
         for process in processes:
             if cores:
                 os.sched_setaffinity(process.pid, cores)
-        yield
+        yield [process.pid for process in processes]
     finally:
         for process in processes:
             process.kill()
