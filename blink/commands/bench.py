@@ -171,7 +171,7 @@ def _report(options: argparse.Namespace, machine: dict[str, str], rows: Sequence
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("what", "scheduler"):
         table.add_column(name)
-    for name in ("busy", "n", "P50 us", "P99 us", "P99.9 us", "max us", "alone us"):
+    for name in ("busy", "n", "P50 us", "P99 us", "P99.9 us", "max us", "back to back us"):
         table.add_column(name, justify="right")
     for row in rows:
         bare = row.more.get("bare_ns", row.more.get("bare_last_ns"))
