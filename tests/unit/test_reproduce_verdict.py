@@ -12,9 +12,10 @@ import pytest
 from blink.common.results import Outcome, RunResult
 from blink.common.units import NS_PER_S
 from blink.plan.reproduce import testbed, words
+from blink.plan.reproduce.carry_out import predictions
 from blink.plan.reproduce.disturbed import DISTURBED
 from blink.plan.reproduce.evidence import Evidence, NoEvidenceError
-from blink.plan.reproduce.facts import CALIBRATED, PREDICTED, Fact, Quantity, Reason
+from blink.plan.reproduce.facts import CALIBRATED, PREDICTED, Fact, Quantity, Reason, load_facts
 from blink.plan.reproduce.loaded import LOADED
 from blink.plan.reproduce.predict import Prediction, gathered, not_modelled, one
 from blink.plan.reproduce.verdict import judge, relative_error, totals
@@ -201,3 +202,14 @@ def test_latencies_of_a_run_without_completed_requests_are_none() -> None:
     found = figures(result, 5 * NS_PER_S)
     assert found["p99_ttft_ms"] is None
     assert found["output_tokens"] == 0
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 50, 200])
+def test_a_stopped_run_is_evaluated_as_far_as_it_goes(kept: int) -> None:
+    whole = made_up_evidence()
+    found = Evidence(whole.bed, dict(list(whole.runs.items())[:kept]))
+    for one_fact in load_facts():
+        predicted = predictions(one_fact, found)
+        assert set(predicted) == {quantity.name for quantity in one_fact.quantities}
+        for prediction in predicted.values():
+            assert prediction.values or prediction.absent

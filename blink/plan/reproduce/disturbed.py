@@ -145,7 +145,6 @@ def _cache_ways(evidence: Evidence) -> dict[str, Prediction]:
     ways = [f"cat={count}" for count in evidence.bed.document["mitigations"]["ways"]]
     plain, seven = _counters(evidence, INTERFERED), _counters(evidence, "cat=7")
     itl = gathered(ways, lambda name: evidence.figure(("mitigation", name), "p99_itl_ms"), "by ways")
-    spread = max(itl.values.values()) / min(itl.values.values()) - 1
     return {
         "llc_miss_rate_7_ways": one(seven.llc_miss_rate),
         "llc_miss_rate_12_ways": one(_counters(evidence, "cat=12").llc_miss_rate),
@@ -154,8 +153,14 @@ def _cache_ways(evidence: Evidence) -> dict[str, Prediction]:
         ),
         "llc_stall_drop": one(plain.llc_stall_ratio / seven.llc_stall_ratio, "7 ways"),
         "p99_itl_ms": itl,
-        "p99_itl_spread": one(spread, "most over least of these"),
+        "p99_itl_spread": _spread(itl),
     }
+
+
+def _spread(found: Prediction) -> Prediction:
+    if not found.values:
+        return found
+    return one(max(found.values.values()) / min(found.values.values()) - 1, "most over least of these")
 
 
 def _effects(evidence: Evidence, name: str) -> dict[str, Prediction]:
