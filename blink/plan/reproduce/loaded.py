@@ -97,7 +97,9 @@ def _median_moe(evidence: Evidence) -> dict[str, Prediction]:
 
     found = gathered((BLINK, "trtllm"), median)
     return {
-        system: Prediction({"": value}) if (value := found.values.get(system)) else Prediction(absent=found.note)
+        system: Prediction({"": value})
+        if (value := found.values.get(system))
+        else Prediction(absent=found.absent or found.note)
         for system in (BLINK, "trtllm")
     }
 
