@@ -33,6 +33,12 @@ class TextStream(Protocol):
         ...
 
 
+class Decoder(Protocol):
+    """The part of a Tokenizer that a WindowStream needs."""
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+
 class Tokenizer(Protocol):
     """A vocabulary and its rules. `eos_tokens` end a text; token ids are 0 to `vocabulary_size` - 1.
 
@@ -80,7 +86,7 @@ class WindowStream:
 
     HELD_TOKENS_MAX = 16
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Decoder, *, skip_special: bool = True) -> None:
         self._tokenizer, self._skip_special = tokenizer, skip_special
         self._window: list[int] = []
         self._returned = 0  # tokens of the window whose text was returned

@@ -10,14 +10,15 @@ from typing import Any
 
 from blink.common.errors import InputError
 from blink.common.optional import need
-from blink.frontend.tokenizer.base import Message, TextStream, WindowStream
+from blink.frontend.tokenizer.base import Message
+from blink.frontend.tokenizer.packaged import PackagedTokenizer
 
 EXTRA = "tokenizer"
 FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 CONFIG_BYTES_MAX = 1 << 24
 
 
-class FolderTokenizer:
+class FolderTokenizer(PackagedTokenizer):
     """A Tokenizer (base.py) of a folder with a tokenizer.json. Nothing of the folder is executed but its template.
 
     The template runs in jinja2's sandbox. Raises InputError for files that cannot be read.
@@ -56,22 +57,6 @@ class FolderTokenizer:
         if isinstance(value, dict):
             value = value.get("content")
         return value if isinstance(value, str) else ""
-
-    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """See Tokenizer."""
-        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
-        return tokens
-
-    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
-        """See Tokenizer."""
-        for token in tokens:
-            if not 0 <= token < self.vocabulary_size:
-                raise ValueError(f"token {token} is not in the vocabulary; allowed: 0 to {self.vocabulary_size - 1}")
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special))
-
-    def stream(self, *, skip_special: bool = True) -> TextStream:
-        """See Tokenizer."""
-        return WindowStream(self, skip_special=skip_special)
 
     def chat(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
         """See Tokenizer. A folder without a template gets the contents, each with its role before it."""

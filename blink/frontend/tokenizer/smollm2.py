@@ -14,7 +14,8 @@ from typing import Any
 from blink.common.errors import InputError
 from blink.common.model_files import SMOLLM2, smollm2_file
 from blink.common.optional import need
-from blink.frontend.tokenizer.base import Message, TextStream, WindowStream
+from blink.frontend.tokenizer.base import Message
+from blink.frontend.tokenizer.packaged import PackagedTokenizer
 
 EXTRA = "tokenizer"
 CONTROL = 3
@@ -22,7 +23,7 @@ CONTROL = 3
 END_TOKENS = ("<|im_end|>", "<|endoftext|>")
 
 
-class SmolLM2Tokenizer:
+class SmolLM2Tokenizer(PackagedTokenizer):
     """A Tokenizer (base.py) of a GGUF file with SmolLM2's vocabulary."""
 
     name = SMOLLM2
@@ -50,22 +51,6 @@ class SmolLM2Tokenizer:
         special = [tokenizers.AddedToken(self._texts[i], special=True, normalized=False) for i in self._special]
         built.add_special_tokens(special)
         return built
-
-    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """See Tokenizer. The model wants nothing around a prompt, so `add_special` changes nothing."""
-        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
-        return tokens
-
-    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
-        """See Tokenizer."""
-        for token in tokens:
-            if not 0 <= token < self.vocabulary_size:
-                raise ValueError(f"token {token} is not in the vocabulary; allowed: 0 to {self.vocabulary_size - 1}")
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special))
-
-    def stream(self, *, skip_special: bool = True) -> TextStream:
-        """See Tokenizer."""
-        return WindowStream(self, skip_special=skip_special)
 
     def apply_chat_template(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """The text of a conversation by the model's own template."""
