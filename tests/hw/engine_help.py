@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from blink.common.errors import InputError
+from blink.common.model_files import smollm2_file
+from tests.shared import ROOT
+
 Floats = NDArray[np.float64]
 CELL_MIN = 10.0
 """Expected count below which outcomes are pooled, as a chi-square test asks for."""
@@ -38,6 +42,18 @@ def prompts_of(tokens: Sequence[int], count: int, shortest: int = 5, longest: in
     lengths = np.round(np.geomspace(shortest, longest, count)).astype(int).tolist()
     starts = np.linspace(0, len(tokens) - longest, count).astype(int).tolist()
     return [list(tokens[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+
+
+def smollm2_prompts(count: int) -> list[list[int]]:
+    """`count` prompts of 5 to 500 tokens, out of this project's pages; skips where the model is missing."""
+    try:
+        smollm2_file()
+    except InputError as problem:
+        pytest.skip(str(problem))
+    from blink.frontend.tokenizer import smollm2
+
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    return prompts_of(smollm2.load().encode("\n".join(page.read_text("utf-8") for page in pages)), count)
 
 
 def kept_distribution(logits: Floats, temperature: float, top_p: float, top_k: int) -> Floats:

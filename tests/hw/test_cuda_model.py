@@ -12,15 +12,14 @@ import pytest
 
 from blink.common.checker import check_trace
 from blink.common.config import parse_scenario
-from blink.common.errors import InputError
-from blink.common.model_files import SMOLLM2, smollm2_file
+from blink.common.model_files import SMOLLM2
 from blink.common.results import Outcome
 from blink.hw.cuda.engine_run import Answers, System, engine_settings, serve_engine
 from blink.hw.cuda.lockstep import load_kernels
 from blink.hw.texts import Sampling
 from blink.workload.build import build_load
 from tests.hw.cuda_help import GPU_MARKS
-from tests.shared import ROOT
+from tests.hw.engine_help import smollm2_prompts
 
 pytestmark = [*GPU_MARKS]
 PROMPTS, LIMIT = 60, 48
@@ -29,17 +28,8 @@ SAMPLINGS = [Sampling(), Sampling(temperature=0.9, top_p=0.8)]
 
 @pytest.fixture(scope="module")
 def texts() -> list[list[int]]:
-    """Prompts of 5 to 500 tokens, cut out of this project's own pages."""
     pytest.importorskip("torch")
-    try:
-        smollm2_file()
-    except InputError as problem:
-        pytest.skip(str(problem))
-    from blink.frontend.tokenizer import smollm2
-    from tests.hw.engine_help import prompts_of
-
-    pages = sorted(Path(ROOT / "docs").glob("*.md"))
-    return prompts_of(smollm2.load().encode("\n".join(page.read_text("utf-8") for page in pages)), PROMPTS)
+    return smollm2_prompts(PROMPTS)
 
 
 @pytest.fixture(scope="module")

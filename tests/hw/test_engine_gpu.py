@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from blink.common.errors import InputError
-from blink.common.model_files import SMOLLM2, smollm2_file
-from tests.hw.engine_help import chi_square_bound, kept_distribution, need_gpu, prompts_of
-from tests.shared import ROOT
+from blink.common.model_files import SMOLLM2
+from tests.hw.engine_help import chi_square_bound, kept_distribution, need_gpu, prompts_of, smollm2_prompts
 
 pytestmark = pytest.mark.gpu
 torch = need_gpu()
@@ -29,15 +26,7 @@ PROMPTS, LIMIT = 60, 48
 
 @pytest.fixture(scope="module")
 def texts() -> list[list[int]]:
-    """Prompts of 5 to 500 tokens, cut out of this project's own pages."""
-    try:
-        smollm2_file()
-    except InputError as problem:
-        pytest.skip(str(problem))
-    from blink.frontend.tokenizer import smollm2
-
-    pages = sorted(Path(ROOT / "docs").glob("*.md"))
-    return prompts_of(smollm2.load().encode("\n".join(page.read_text("utf-8") for page in pages)), PROMPTS)
+    return smollm2_prompts(PROMPTS)
 
 
 @pytest.fixture(scope="module")
