@@ -42,7 +42,7 @@ class Ring(Protocol):
         """READs of ranges of the output area, in tokens, one after another."""
 
     def set_eos(self, slot: int, eos_at: int) -> None:
-        """Tell the stub with which token the slot's next request ends; before its submission."""
+        """From which token on EOS ends the slot's next request (the stub's text ends there); before its submission."""
 
     def drain(self) -> Records:
         """Trace records that are complete and were not drained before; empty if there are none now."""

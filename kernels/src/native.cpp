@@ -57,11 +57,13 @@ uint64_t blink_native_describe(char *out, uint64_t size) {
 #define BLINK_LIVE_LINE(type, name) BLINK_LINE(Live, "live", name)
 #define BLINK_RECORD_LINE(type, name) BLINK_LINE(Record, "record", name)
 #define BLINK_REPORT_LINE(type, name) BLINK_LINE(Report, "report", name)
+#define BLINK_INPUT_LINE(type, name) BLINK_LINE(Input, "input", name)
   BLINK_CONFIG_FIELDS(BLINK_CONFIG_LINE)
   BLINK_STATE_FIELDS(BLINK_STATE_LINE)
   BLINK_LIVE_FIELDS(BLINK_LIVE_LINE)
   BLINK_RECORD_FIELDS(BLINK_RECORD_LINE)
   BLINK_REPORT_FIELDS(BLINK_REPORT_LINE)
+  BLINK_INPUT_FIELDS(BLINK_INPUT_LINE)
   if (out) memcpy(out, text.data(), text.size() < size ? text.size() : size);
   return text.size();
 }
@@ -237,7 +239,8 @@ uint64_t blink_native_heartbeat_ns(const void *base) {
 
 uint64_t blink_native_now_ns() { return monotonic_ns(); }
 
-// The token count with which the stub's text of this slot's next request ends; written before its submission.
+// The token count from which on EOS ends this slot's next request, and with which the stub's text ends; written before its
+// submission.
 void blink_native_set_eos(void *base, uint32_t slot, uint32_t eos_at) { stub_buffers(Block(base)).eos_at[slot] = eos_at; }
 
 // Durations of the captured graphs in nanoseconds, by index; the last is the largest shape's.

@@ -87,7 +87,7 @@ class CudaRing:
         return self._port.read_tokens(offset, count)
 
     def set_eos(self, slot: int, eos_at: int) -> None:
-        """Tell the stub with which token the slot's next request ends."""
+        """From which token on EOS ends the slot's next request; the stub's text ends there."""
         self._port.set_eos(slot, eos_at)
 
     # --- structures ---

@@ -176,5 +176,5 @@ class Instance:
         return out
 
     def set_eos(self, slot: int, eos_at: int) -> None:
-        """Tell the stub with which token the slot's next request ends; before its submission."""
+        """From which token on EOS ends the slot's next request (the stub's text ends there); before its submission."""
         self.library.set_eos(self.base, slot, min(eos_at, (1 << 32) - 1))

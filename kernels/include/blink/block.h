@@ -209,6 +209,8 @@ class Block {
   BLINK_PURE Input &input() const { return *at<Input>(config().input_rows_offset); }
   BLINK_PURE uint32_t *input_rows() const { return reinterpret_cast<uint32_t *>(&input() + 1); }
   BLINK_PURE uint32_t *sampled() const { return at<uint32_t>(config().sampled_offset); }
+  // The token count from which on EOS ends the slot's request; the frontend writes it before a submission. 0: any.
+  BLINK_PURE uint32_t eos_from(uint32_t slot) const { return at<uint32_t>(config().eos_offset)[slot]; }
   BLINK_PURE Record *trace() const { return at<Record>(config().trace_offset); }
   BLINK_PURE Report &report() const { return *at<Report>(config().report_offset); }
   BLINK_PURE uint32_t *report_claimed() const { return reinterpret_cast<uint32_t *>(&report() + 1); }

@@ -13,10 +13,18 @@ BLINK_DEVICE void note_end(const Context<P> &c, uint32_t position, uint32_t stat
   if (status) c.platform.set_bits(&c.local.any_end, 1);
 }
 
+// The status that a sampled token brings. EOS before the token that the frontend named for the slot is a token like any
+// other: its client ignores EOS, or wants a longer text.
+template <class P>
+BLINK_DEVICE uint32_t status_of(const Context<P> &c, uint32_t slot, const Live &live, uint32_t token) {
+  const uint32_t eos_token = c.block.config().eos_token, count = live.token_count + 1;
+  const bool is_early = token == eos_token && count < c.block.eos_from(slot);
+  return end_status(is_early ? ~eos_token : token, eos_token, count, live.limit);
+}
+
 // First half: the sampled token of each slot goes behind those that are published. A barrier must follow.
 template <class P>
 BLINK_DEVICE void store_tokens(const Context<P> &c, const uint16_t *slots, uint32_t count) {
-  const uint32_t eos_token = c.block.config().eos_token;
   for (uint32_t i = c.platform.thread(); i < count; i += c.platform.threads()) {
     const Live &live = c.block.live(slots[i]);
     const uint32_t token = c.block.sampled()[live.place];
@@ -24,7 +32,7 @@ BLINK_DEVICE void store_tokens(const Context<P> &c, const uint16_t *slots, uint3
     if (live.token_count < c.block.descriptor(slots[i])->output_capacity)  // keep the mutant inside its own memory
 #endif
     c.block.outputs()[live.output_offset + live.token_count] = token;
-    note_end(c, i, end_status(token, eos_token, live.token_count + 1, live.limit));
+    note_end(c, i, status_of(c, slots[i], live, token));
   }
 }
 
@@ -52,11 +60,9 @@ BLINK_DEVICE void store_counts(const Context<P> &c, const uint16_t *slots, uint3
 template <class P>
 BLINK_DEVICE void publish(const Context<P> &c, const uint16_t *slots, uint32_t count, Event going_on, Event ended) {
 #ifdef BLINK_MUTANT_COUNT_BEFORE_TOKEN
-  const uint32_t eos_token = c.block.config().eos_token;
   for (uint32_t i = c.platform.thread(); i < count; i += c.platform.threads()) {
     const Live &live = c.block.live(slots[i]);
-    const uint32_t token = c.block.sampled()[live.place];
-    note_end(c, i, end_status(token, eos_token, live.token_count + 1, live.limit));
+    note_end(c, i, status_of(c, slots[i], live, c.block.sampled()[live.place]));
   }
   if (c.platform.leader()) c.local.moved_ns = c.platform.now_ns();
   c.platform.barrier();
