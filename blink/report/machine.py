@@ -16,6 +16,7 @@ from typing import Any
 TIMEOUT_S = 10
 PYTHON_MIN = (3, 11)
 NEEDED_PACKAGES = ("simpy", "numpy", "networkx", "pyarrow", "pydantic", "rich")
+NVRTC_LIBRARIES = ("libnvrtc.so", "libnvJitLink.so", "libcudadevrt.a")
 RDMA_DEVICES = Path("/sys/class/infiniband")
 
 
@@ -43,6 +44,7 @@ def examine() -> list[Finding]:
         _package("matplotlib", "blink plot", "pip install 'blink-twin[plot]'"),
         _compiler(),
         _nvcc(),
+        _nvrtc(),
         _gpu(),
         _package("torch", "a captured model as engine on the GPU", "pip install torch"),
         _package("cuda", "Python's side of the GPU backend", "pip install 'blink-twin[cuda]'"),
@@ -89,6 +91,17 @@ def _nvcc() -> Finding:
     return Finding(
         "nvcc", release is not None, release or "not found", "building the kernels for a GPU", "the CUDA toolkit"
     )
+
+
+def _nvrtc() -> Finding:
+    spec = importlib.util.find_spec("nvidia")
+    wheels = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    found = {name: [file for wheel in wheels for file in wheel.glob(f"*/lib/{name}*")] for name in NVRTC_LIBRARIES}
+    files = [files[0].name for files in found.values() if files]
+    return Finding(
+        "nvrtc", len(files) == len(found), ", ".join(files) or "no wheel of it", "the same without nvcc",
+        "pip install 'blink-twin[nvrtc]'",
+    )  # fmt: skip
 
 
 def _gpu() -> Finding:

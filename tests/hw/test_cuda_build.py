@@ -15,7 +15,8 @@ from blink.common.events import GraphKind
 from blink.common.policy import GraphShape
 from blink.hw.cuda import build as build_module
 from blink.hw.cuda import driver as driver_module
-from blink.hw.cuda.build import KERNELS, build, find_nvcc, require_nvcc
+from blink.hw.cuda import nvrtc
+from blink.hw.cuda.build import KERNELS, VARIABLE, build, find_nvcc, require_cuda_compiler
 from blink.hw.cuda.graphs import covering
 from blink.hw.cuda.kernels import NAMES
 from blink.hw.cuda.lockstep import missing
@@ -28,6 +29,7 @@ from tests.hw.native_help import needs_compiler, small_settings
 from tests.shared import ROOT
 
 needs_nvcc = pytest.mark.skipif(find_nvcc() is None, reason="no CUDA compiler: install the CUDA toolkit")
+needs_nvrtc = pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
 without_gpu = pytest.mark.skipif(missing() is None, reason="this machine has a GPU")
 
 
@@ -38,13 +40,40 @@ def _source(name: str) -> str:
 # --- compiling ---
 
 
+def _has_every_kernel(image: bytes) -> bool:
+    return image.startswith(b"\x7fELF") and all(f".text.{name}\0".encode() in image for name in NAMES)
+
+
 @needs_nvcc
 @pytest.mark.parametrize("flags", [(), ("-DBLINK_MUTANT_KV_BLOCKS_RETURNED_AT_CLAIM",)])
-def test_every_kernel_compiles_and_links_for_the_device(flags: tuple[str, ...]) -> None:
-    image = build(extra_flags=flags).read_bytes()
-    assert image.startswith(b"\x7fELF")
-    for name in NAMES:
-        assert f".text.{name}".encode() in image
+def test_every_kernel_compiles_and_links_for_the_device(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "nvcc")
+    assert _has_every_kernel(build(extra_flags=flags).read_bytes())
+
+
+@needs_nvrtc
+@pytest.mark.slow
+def test_every_kernel_compiles_and_links_without_nvcc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CUDA_HOME", "CUDA_PATH", VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    assert require_cuda_compiler() is None
+    image = build().read_bytes()
+    assert _has_every_kernel(image)
+    assert b"cudaGraphLaunch" in image  # of the device runtime, linked in
+
+
+@needs_nvrtc
+def test_what_nvrtc_complains_of_is_one_line(tmp_path: Path) -> None:
+    source = tmp_path / "wrong.cu"
+    source.write_text("#include <stdint.h>\n__global__ void wrong() { uint32_t a = nowhere; }\n")
+    with pytest.raises(InputError, match=r"NVRTC cannot compile.*wrong\.cu\(2\): error.*nowhere"):
+        nvrtc.compile_kernels(kernels_folder(), [source], "sm_90")
+    source.write_text("extern __device__ int elsewhere(); __global__ void wrong() { elsewhere(); }\n")
+    with pytest.raises(InputError, match=r"nvJitLink: .*elsewhere"):
+        nvrtc.compile_kernels(kernels_folder(), [source], "sm_90")
 
 
 @needs_nvcc
@@ -123,12 +152,29 @@ def test_without_the_bindings_the_message_says_what_to_install(monkeypatch: pyte
         driver_module._bindings()
 
 
-def test_without_nvcc_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_cuda_compiler_the_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.delenv("CUDA_PATH", raising=False)
-    with pytest.raises(InputError, match=r"needs nvcc.*CUDA_HOME"):
-        require_nvcc()
+    for name in ("CUDA_HOME", "CUDA_PATH", VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(nvrtc, "missing", lambda: "NVRTC is not found")
+    with pytest.raises(InputError, match=r"needs nvcc or NVRTC.*CUDA_HOME.*blink-twin\[nvrtc\]"):
+        require_cuda_compiler()
+
+
+def test_a_compiler_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "gcc")
+    with pytest.raises(InputError, match=r"BLINK_CUDA_COMPILER = 'gcc' is not allowed; allowed: nvcc, nvrtc"):
+        require_cuda_compiler()
+
+
+def test_without_nvrtc_it_says_what_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "DEVICE_RUNTIME", "libnowhere.a")
+    monkeypatch.setattr(nvrtc, "_version", lambda: (13, 0, 13, 0))
+    assert nvrtc.missing() == (
+        "libnowhere.a is not found; install it with pip install 'blink-twin[nvrtc]', or set CUDA_HOME"
+    )
 
 
 def test_the_path_to_the_ring_is_the_gpu_backends_alone(capsys: pytest.CaptureFixture[str]) -> None:

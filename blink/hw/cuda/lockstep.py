@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from blink.common.errors import InputError
-from blink.hw.cuda.build import require_nvcc
+from blink.hw.cuda.build import require_cuda_compiler
 from blink.hw.cuda.driver import open_cuda
 from blink.hw.cuda.kernels import Kernels
 from blink.hw.cuda.ports import Ingress
@@ -26,7 +26,7 @@ def missing() -> str | None:
     """None if a scheduler can run on a GPU here, else one line that says what is missing."""
     try:
         open_cuda()
-        require_nvcc()
+        require_cuda_compiler()
         require_compiler()
     except InputError as error:
         return str(error)

@@ -73,7 +73,7 @@ def build(extra_flags: Sequence[str] = ()) -> Path:
     compiler, kernels = require_compiler(), kernels_folder()
     source = kernels / "src" / "native.cpp"
     flags = [*FLAGS, *extra_flags]
-    library = cache_folder() / f"libblink_native-{key_of(compiler, kernels, [source], flags)}.so"
+    library = cache_folder() / f"libblink_native-{digest_of([version_of(compiler), *flags], kernels, [source])}.so"
     if not library.is_file():
         with beside(library) as unfinished:
             compile_with(
@@ -82,12 +82,16 @@ def build(extra_flags: Sequence[str] = ()) -> Path:
     return library
 
 
-def key_of(compiler: str, kernels: Path, sources: Sequence[Path], flags: Sequence[str]) -> str:
-    """A digest of everything that a compiled file depends on."""
-    digest = hashlib.blake2b(digest_size=12)
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_LONGEST_S, check=False)
-    digest.update("\0".join([compiler, version.stdout, *flags]).encode())
-    for source in (*sources, *sorted((kernels / "include" / "blink").glob("*.h"))):
+def version_of(compiler: str) -> str:
+    """A compiler's path and what it says of itself."""
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=_LONGEST_S, check=False)
+    return f"{compiler}\0{said.stdout}"
+
+
+def digest_of(words: Sequence[str], kernels: Path, sources: Sequence[Path]) -> str:
+    """A digest of everything that a compiled file depends on: compiler and flags in `words`, sources, all headers."""
+    digest = hashlib.blake2b("\0".join(words).encode(), digest_size=12)
+    for source in (*sources, *sorted((kernels / "include").rglob("*.h"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()
 
