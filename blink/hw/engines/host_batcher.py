@@ -9,6 +9,7 @@ from typing import Any
 
 from blink.common.events import GraphKind
 from blink.common.policy import GraphShape, kv_blocks_needed
+from blink.hw.engines.rows import Row, fill
 from blink.hw.engines.torch_engine import TorchEngine
 
 
@@ -80,36 +81,16 @@ class HostBatcher:
         prefill = kind is GraphKind.PREFILL
         longest = max(len(job.prompt) if prefill else job.context_tokens + 1 for job in jobs)
         shape = self.engine.tables[kind].choose(len(jobs), longest)
-        self._fill(shape, jobs, prefill=prefill)
+        fill(self.engine, shape, [self._row(job, prefill=prefill) for job in jobs])
         self._launch(shape)
         for job, token in zip(jobs, self.engine.tensors.sampled[: len(jobs)].tolist(), strict=True):
             job.tokens.append(token)
 
-    def _fill(self, shape: GraphShape, jobs: list[Job], *, prefill: bool) -> None:
-        """What the prologue of a device scheduler writes."""
-        tensors, torch, padding = self.engine.tensors, self.torch, shape.batch - len(jobs)
-        width, scratch = tensors.block_tables.shape[1], self.engine.scratch_block
-
-        def put(name: str, values: list[Any], *, empty: Any = 0) -> None:
-            to = getattr(tensors, name)[: shape.batch]
-            to.copy_(torch.tensor(values + [empty] * padding, dtype=to.dtype))
-
-        length = shape.sequence if prefill else 1
-        rows = [list(job.prompt) if prefill else [job.tokens[-1]] for job in jobs]
-        tokens = [token for row in rows for token in row + [0] * (length - len(row))] + [0] * (padding * length)
-        tensors.tokens[: len(tokens)].copy_(torch.tensor(tokens, dtype=torch.int32))
-        put("context_tokens", [0 if prefill else job.context_tokens for job in jobs])
-        put("query_tokens", [len(row) for row in rows])
-        put(
-            "block_tables",
-            [job.blocks + [scratch] * (width - len(job.blocks)) for job in jobs],
-            empty=[scratch] * width,
-        )
-        put("temperature", [job.temperature for job in jobs])
-        put("top_p", [job.top_p for job in jobs], empty=1.0)
-        put("top_k", [job.top_k for job in jobs])
-        put("seed", [_signed(job.seed) for job in jobs])
-        put("sample_index", [len(job.tokens) for job in jobs])
+    def _row(self, job: Job, *, prefill: bool) -> Row:
+        tokens, context = (job.prompt, 0) if prefill else (job.tokens[-1:], job.context_tokens)
+        return Row(
+            tokens, context, job.blocks, len(job.tokens), job.temperature, job.top_p, job.top_k, job.seed
+        )  # fmt: skip
 
     def _launch(self, shape: GraphShape) -> None:
         if self.engine.device.type != "cuda":
@@ -132,8 +113,3 @@ class HostBatcher:
 
 def _nothing(stream: int) -> None:
     """A prologue and epilogue that add no kernel."""
-
-
-def _signed(word: int) -> int:
-    """The int32 with the bits of a uint32."""
-    return word - 2**32 if word >= 2**31 else word
