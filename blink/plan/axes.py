@@ -91,7 +91,10 @@ class Axes:
 
 
 def apply(scenario: Scenario, key: Key) -> Scenario:
-    """The scenario with each value of the key."""
+    """The scenario with each value of the key, in the key's order.
+
+    A name with a dot is that option of the scenario: `limits.batch_max`.
+    """
     for name, value in key:
         if name == "system":
             scenario = variant.with_system(scenario, value)
@@ -105,6 +108,12 @@ def apply(scenario: Scenario, key: Key) -> Scenario:
             scenario = variant.with_mitigations(scenario, value.split("+"))
         elif name == "seed":
             scenario = variant.with_seed(scenario, value)
+        elif name == "model":
+            scenario = variant.with_model(scenario, value)
+        elif name == "gpu":
+            scenario = variant.with_gpu(scenario, value)
+        elif "." in name:
+            scenario = variant.with_option(scenario, name, str(value))
         else:
             raise ValueError(f"{name!r} is no axis")
     return scenario

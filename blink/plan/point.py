@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +28,9 @@ Key = tuple[tuple[str, Any], ...]
 
 Progress = Callable[[int, int], None]
 """Called with (points that are done, points in all)."""
+
+Each = Callable[[int, "PointResult"], None]
+"""Called with a point's place among the points and its result, as soon as there is one, in whatever order."""
 
 POLL_S = 0.25
 """How often the parent looks whether it was asked to stop."""
@@ -51,6 +54,10 @@ class Point:
 
         return summarize(result)
 
+    def refused(self, error: InputError) -> dict[str, Any]:
+        """What is kept of a point that cannot run: nothing, it ends all. Raises InputError that names the point."""
+        raise InputError(f"{self.label}: {error}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
@@ -69,20 +76,25 @@ def run_points(
     workers: int | None = None,
     progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
+    each: Each | None = None,
+    executor: Executor | None = None,
 ) -> list[PointResult]:
     """Simulate every point, in `workers` processes (default: one a CPU core), and return them in the order given.
 
-    The same points give the same results for any number of workers. Once `stop()` is true the runs under way are ended
-    and left out: fewer results than points mean that it was stopped.
+    With an `executor` the points run there instead, such as on a cluster; it stays open. The same points give the same
+    results wherever they run. Once `stop()` is true the runs under way are ended and left out: fewer results than
+    points mean that it was stopped. `each` hears of every result when it comes.
 
     Raises InputError that names the first point that cannot run, and what is wrong with it.
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers = {workers}: must be at least 1")
+    if executor is not None:
+        return _run_in(executor, points, progress, stop, each)
     count = min(workers or os.cpu_count() or 1, len(points))
     if count <= 1:
-        return _run_here(points, progress, stop)
-    return _run_in_processes(points, count, progress, stop)
+        return _run_here(points, progress, stop, each)
+    return _run_in_processes(points, count, progress, stop, each)
 
 
 def run_point(point: Point, stop: Callable[[], bool] | None = None) -> PointResult | None:
@@ -94,57 +106,97 @@ def run_point(point: Point, stop: Callable[[], bool] | None = None) -> PointResu
         scenario, requests = build_load(point.scenario)
         result = simulate(scenario, requests, stop=stop)
     except InputError as error:
-        raise InputError(f"{point.label}: {error}") from None
+        return PointResult(point.key, point.refused(error))
     return None if result.partial else PointResult(point.key, point.summarize(result, requests))
 
 
-def _run_here(points: Sequence[Point], progress: Progress | None, stop: Callable[[], bool] | None) -> list[PointResult]:
+def _run_here(
+    points: Sequence[Point], progress: Progress | None, stop: Callable[[], bool] | None, each: Each | None
+) -> list[PointResult]:
     results: list[PointResult] = []
-    for point in points:
+    for index, point in enumerate(points):
         result = None if stop and stop() else run_point(point, stop)
         if result is None:
             break
         results.append(result)
+        if each:
+            each(index, result)
         if progress:
             progress(len(results), len(points))
     return results
 
 
+def _run_in(
+    executor: Executor,
+    points: Sequence[Point],
+    progress: Progress | None,
+    stop: Callable[[], bool] | None,
+    each: Each | None,
+) -> list[PointResult]:
+    """On somebody else's executor, whose workers cannot be told to stop: what runs then is given up."""
+    futures = [executor.submit(_work, point) for point in points]
+    try:
+        _await(futures, lambda: None, progress, stop, each)
+    except BaseException:
+        _cancel(futures)
+        raise
+    return _gather(points, futures)
+
+
 def _run_in_processes(
-    points: Sequence[Point], count: int, progress: Progress | None, stop: Callable[[], bool] | None
+    points: Sequence[Point],
+    count: int,
+    progress: Progress | None,
+    stop: Callable[[], bool] | None,
+    each: Each | None,
 ) -> list[PointResult]:
     # A fresh interpreter a worker: a forked one would inherit whatever threads and locks its parent holds just then.
     context = multiprocessing.get_context("spawn")
     # No lock around it: a worker that dies holding one would hang the rest.
     stopped: Flag = context.RawValue("b", 0)
+
+    def tell_workers() -> None:
+        stopped.value = 1
+
     with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(stopped,)) as pool:
         try:
             with _interrupts_held_back():
                 futures = [pool.submit(_work, point) for point in points]
-            _await(futures, stopped, progress, stop)
+            _await(futures, tell_workers, progress, stop, each)
         except BaseException:
-            stopped.value = 1
+            tell_workers()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return _gather(points, futures)
 
 
-def _await(futures: Sequence[Work], stopped: Flag, progress: Progress | None, stop: Callable[[], bool] | None) -> None:
+def _await(
+    futures: Sequence[Work],
+    tell_workers: Callable[[], None],
+    progress: Progress | None,
+    stop: Callable[[], bool] | None,
+    each: Each | None,
+) -> None:
     """Until all are done. Once one fails, those behind it are not begun; those before it are, and may fail first."""
-    done, waiting = 0, set(futures)
+    done, waiting, stopping = 0, set(futures), False
     place = {future: index for index, future in enumerate(futures)}
     while waiting:
         ended, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
-        if stop and stop() and not stopped.value:
-            stopped.value = 1
+        if stop and stop() and not stopping:
+            stopping = True
+            tell_workers()
             _cancel(futures)
         for future in ended:
             if future.cancelled():
                 continue
             if future.exception() is not None:
                 _cancel(futures[place[future] :])
-            elif future.result() is not None:
+                continue
+            result = future.result()
+            if result is not None:
                 done += 1
+                if each:
+                    each(place[future], result)
                 if progress:
                     progress(done, len(futures))
 

@@ -9,8 +9,10 @@ from blink.common.config import Scenario, parse_scenario
 from blink.common.config.system import HostDrivenSystem
 from blink.common.errors import InputError
 from blink.common.states import SLOT_COUNT
+from blink.perf.gpu import GpuProfile
 from blink.perf.host.colocation import Colocation
 from blink.perf.host.profile import HostProfile
+from blink.perf.shape import ModelShape
 
 SYSTEM_KINDS = ("blink", "cpu-resident", "trtllm", "vllm", "sglang")
 INTERFERENCE_LEVELS = ("none", "colocated")
@@ -130,6 +132,30 @@ def with_rate(scenario: Scenario, rate_per_s: float) -> Scenario:
         more = "; a trace has workload.trace.rate_scale" if "trace" in workload else ""
         raise InputError(f"rate {rate_per_s:g}: workload.arrivals of kind {kind} has no rate{more}")
     return _changed(scenario, workload={**workload, "arrivals": {**arrivals, "rate": float(rate_per_s)}})
+
+
+def with_model(scenario: Scenario, name: str) -> Scenario:
+    """Another model: a shipped profile, the path of one, or a `config.json`. Raises InputError for one not known."""
+    ModelShape.load(name)
+    model = {key: value for key, value in scenario.resolved()["model"].items() if key not in ("profile", "hf_config")}
+    return _changed(scenario, model={("hf_config" if name.endswith(".json") else "profile"): name, **model})
+
+
+def with_gpu(scenario: Scenario, name: str) -> Scenario:
+    """Another GPU, as many of them: a shipped profile or the path of one. Raises InputError for one not known."""
+    GpuProfile.load(name)
+    return _changed(scenario, gpu={**scenario.resolved()["gpu"], "profile": name})
+
+
+def with_option(scenario: Scenario, dotted: str, value: str) -> Scenario:
+    """Another value of one option, such as `limits.batch_max`, in TOML or as text, as `--set` takes it."""
+    return parse_scenario(scenario.resolved(), scenario.name, [("--over", f"{dotted}={value}")])
+
+
+def with_duration(scenario: Scenario, duration_s: float) -> Scenario:
+    """Requests are sent for so long, however many. Raises InputError for a load that is not drawn over time."""
+    workload = {key: value for key, value in scenario.resolved()["workload"].items() if key != "requests"}
+    return _changed(scenario, workload={**workload, "duration_s": float(duration_s)})
 
 
 def with_seed(scenario: Scenario, seed: int) -> Scenario:

@@ -43,7 +43,7 @@ def figures(result: RunResult, duration_ns: int | None, warmup_ns: int = 0, aske
         "output_tokens": int(done["output_tokens"].sum()),
         "prompt_tokens": int(done["prompt_tokens"].sum()),
         "steady_seconds": (whole_ns - warmup_ns) / NS_PER_S,
-        "delivered_tokens": _delivered(rows, start + whole_ns) - _delivered(rows, start + warmup_ns),
+        "delivered_tokens": delivered_tokens(rows, start + whole_ns) - delivered_tokens(rows, start + warmup_ns),
         "makespan_s": result.duration_ns / NS_PER_S,
         "wall_w": result.accounts.get("wall_w"),
         "p99_itl_ms": _ms(Distribution.of_weighted(result.itl).percentile(990)),
@@ -65,7 +65,7 @@ def _latencies(done: Mapping[str, I64]) -> dict[str, Distribution]:
     }
 
 
-def _delivered(rows: Mapping[str, I64], at_ns: int) -> int:
+def delivered_tokens(rows: Mapping[str, I64], at_ns: int) -> int:
     """Output tokens at the clients by then, those of a request evenly spread between its first and its last."""
     begun = (rows["first_token_ns"] >= 0) & (rows["first_token_ns"] <= at_ns)
     first, last, count = (rows[name][begun] for name in ("first_token_ns", "last_token_ns", "output_tokens"))

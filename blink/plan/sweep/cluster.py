@@ -1,0 +1,94 @@
+"""Points on several machines: the executor of Dask distributed, behind the interface of concurrent.futures.
+
+`local:N` starts N worker processes here, on the loopback interface. `tcp://HOST:PORT` or `tls://HOST:PORT` is the
+scheduler of a cluster that runs already. What is sent to a scheduler is pickled: name none that is not yours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any
+
+from blink.common.errors import InputError
+from blink.common.optional import need
+from blink.plan.sweep.identity import program_digest
+
+LOCAL = "local:"
+REMOTE = ("tcp://", "tls://", "ucx://")
+LOCAL_MAX = 256
+RETRIES = 2
+"""How often a point is given to another worker when the one that had it dies."""
+CONNECT_S = 30
+ALLOWED = f"allowed: {LOCAL}N, worker processes here, or tcp://HOST:PORT, the scheduler of a Dask cluster"
+
+
+@contextmanager
+def cluster_executor(name: str) -> Iterator[Executor]:
+    """The executor of a cluster; what it starts here ends with it.
+
+    Raises InputError for another form, without Dask, if no scheduler answers, and if the workers have another version
+    of this program, whose results would not be the same.
+    """
+    count = _local_count(name)
+    if count is None and not name.startswith(REMOTE):
+        raise InputError(f"--cluster: {name!r} is not allowed; {ALLOWED}")
+    distributed = need("distributed", "--cluster", "cluster")
+    with _quiet(distributed), _client(distributed, name, count) as client:
+        _check_workers(client, name)
+        with client.get_executor(retries=RETRIES, pure=False) as executor:
+            yield executor
+
+
+def _local_count(name: str) -> int | None:
+    if not name.startswith(LOCAL):
+        return None
+    text = name.removeprefix(LOCAL)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= LOCAL_MAX:
+        raise InputError(f"--cluster: {name!r} is not allowed; {ALLOWED}, N from 1 to {LOCAL_MAX}")
+    return int(text)
+
+
+@contextmanager
+def _client(distributed: Any, name: str, count: int | None) -> Iterator[Any]:
+    if count is None:
+        try:
+            client = distributed.Client(name, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise InputError(f"--cluster {name}: no scheduler answers: {error or type(error).__name__}") from None
+        with client:
+            yield client
+        return
+    # One thread a process: the simulator is Python and would share one core. No dashboard: nothing listens outside.
+    with (
+        distributed.LocalCluster(
+            n_workers=count,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=None,
+            worker_dashboard_address=None,
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def _check_workers(client: Any, name: str) -> None:
+    try:
+        found = client.run(program_digest)
+    except ImportError as error:
+        raise InputError(f"--cluster {name}: a worker lacks this program: {error}") from None
+    if not found:
+        raise InputError(f"--cluster {name}: has no worker")
+    if others := sorted(worker for worker, digest in found.items() if digest != program_digest()):
+        raise InputError(f"--cluster {name}: worker {others[0]} has another version of this program; install the same")
+
+
+@contextmanager
+def _quiet(distributed: Any) -> Iterator[None]:
+    """Dask tells its log of every worker that comes and goes; a user who asked for a sweep need not read it."""
+    import dask
+
+    with dask.config.set({"logging.distributed": "error", "distributed.admin.log-length": 0}):
+        yield
