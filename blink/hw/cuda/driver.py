@@ -18,7 +18,7 @@ from blink.common.errors import InputError
 INSTALL = "pip install 'blink-twin[cuda]'"
 _DEVICE_LAUNCH = 4  # CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_MAPPED = 1 | 2  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
+_MAPPED = 1 | 2  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP; the same bits for memory that is registered
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NOT_READY = "CUDA_ERROR_NOT_READY"
 
@@ -127,6 +127,15 @@ class Cuda:
     def free_pinned(self, address: int) -> None:
         """Give pinned memory back."""
         self._call("cuMemFreeHost", address)
+
+    def register(self, address: int, size_bytes: int) -> int:
+        """Pin whole pages of this process's memory and map them; their address on the device."""
+        self._call("cuMemHostRegister", address, size_bytes, _MAPPED)
+        return int(self._call("cuMemHostGetDevicePointer", address, 0))
+
+    def unregister(self, address: int) -> None:
+        """Unpin what was registered there."""
+        self._call("cuMemHostUnregister", address)
 
     def copy_in(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         """Host to device, in the order of the stream; `source` must be pinned for it to be asynchronous."""

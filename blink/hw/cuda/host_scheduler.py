@@ -7,9 +7,6 @@ stands in pinned host memory that the graphs' first and last nodes reach over PC
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
-import time
 
 from blink.common.events import GraphKind
 from blink.hw.cuda.driver import Cuda, host_entry
@@ -19,11 +16,10 @@ from blink.hw.cuda.stub import StubEngine
 from blink.hw.engines.contract import Engine
 from blink.hw.native.instance import Instance, create
 from blink.hw.native.library import load_library
-from blink.hw.native.process import SILENCE_LIMIT_NS, START_LIMIT_S, Stop
 from blink.hw.native.settings import NativeSettings
+from blink.hw.native.thread import HostGraphs, ThreadScheduler
 
 _CALLS = ("cuCtxSetCurrent", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize")
-_POINTER, _U64, _I64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64
 
 
 class PinnedMemory:
@@ -44,16 +40,6 @@ class PinnedMemory:
         self._cuda.free_pinned(self.address)
 
 
-class HostGraphs(ctypes.Structure):
-    """kernels/include/blink/host_graphs.h."""
-
-    _fields_ = (
-        ("set_context", _POINTER), ("launch", _POINTER), ("copy_out", _POINTER), ("synchronize", _POINTER),
-        ("context", _POINTER), ("stream", _POINTER), ("prefill", _POINTER), ("decode", _POINTER),
-        ("source", _U64), ("target", _POINTER), ("size_bytes", _U64), ("error", _I64),
-    )  # fmt: skip
-
-
 class HostCalls:
     """What code of the host needs to launch graphs without Python; after each, something may be copied back.
 
@@ -61,19 +47,19 @@ class HostCalls:
     """
 
     def __init__(self, cuda: Cuda, graphs: Graphs, stream: int, copied: tuple[int, int, int] = (0, 0, 0)) -> None:
-        self._handles = {kind: (_POINTER * len(found))(*found) for kind, found in graphs.handles.items()}
-        self._graphs = HostGraphs(
+        self._handles = {kind: (ctypes.c_void_p * len(found))(*found) for kind, found in graphs.handles.items()}
+        self.graphs = HostGraphs(
             *(host_entry(name) for name in _CALLS),
             cuda.context, stream,
             ctypes.addressof(self._handles[GraphKind.PREFILL]), ctypes.addressof(self._handles[GraphKind.DECODE]),
             *copied, 0,
         )  # fmt: skip
-        self.address = ctypes.addressof(self._graphs)
+        self.address = ctypes.addressof(self.graphs)
 
     @property
     def error(self) -> int:
         """The first CUresult that was not 0."""
-        return int(self._graphs.error)
+        return int(self.graphs.error)
 
 
 class HostRing(Instance):
@@ -90,7 +76,7 @@ class HostRing(Instance):
         create(self.library, self.settings, self.config, self.base)
 
 
-class HostScheduler:
+class HostScheduler(ThreadScheduler):
     """A scheduler on a thread of this process, with an engine's graphs; the life of CudaScheduler.
 
     `engine` None is the stub. After each graph its sampled tokens are copied back, as a host loop does. `cores`: where
@@ -100,7 +86,7 @@ class HostScheduler:
     def __init__(
         self, kernels: Kernels, ring: HostRing, engine: Engine | None = None, cores: frozenset[int] | None = None
     ) -> None:
-        self._cuda, self._ring, self._cores = kernels.cuda, ring, cores
+        self._cuda = kernels.cuda
         self._release = self._cuda.allocate_pinned(4096)  # a stub's hang is for tests of the device: never used here
         self._own: Engine | None = None
         if engine is None:
@@ -110,61 +96,13 @@ class HostScheduler:
         rows = ring.settings.decode_table.fallback.batch
         self._tokens = self._cuda.allocate_pinned(4 * rows)
         self.calls = HostCalls(self._cuda, self.graphs, self.stream, (engine.buffers.sampled, self._tokens, 4 * rows))
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._ring.library.set_stop(self._ring.base, int(Stop.RUN))
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        if self._cores:
-            os.sched_setaffinity(0, self._cores)  # of this thread
-        self._ring.library.run_graphs(self._ring.base, self.calls.address)
-
-    def wait_until_up(self) -> None:
-        """Return once the heart beats. Raises RuntimeError if it does not begin to."""
-        if self._thread is None:
-            self.start()
-        due = time.monotonic() + START_LIMIT_S
-        while not self._ring.library.heartbeat_ns(self._ring.base):
-            if time.monotonic() > due:
-                raise RuntimeError("the scheduler's thread did not start")
-            time.sleep(0.001)
-
-    def record_ns(self, host_ns: int) -> int:
-        """Both read the machine's clock."""
-        return host_ns
+        super().__init__(ring, self.calls.graphs, cores)
 
     def fault(self) -> str | None:
         """Why the scheduler will not go on, None if it is well."""
         if self.calls.error:
             return f"a call of the CUDA driver failed (CUresult {self.calls.error})"
-        library, base = self._ring.library, self._ring.base
-        silence_ns = library.now_ns() - library.heartbeat_ns(base)
-        if silence_ns > SILENCE_LIMIT_NS:
-            return f"the scheduler's heart has not beaten for {silence_ns // 1_000_000_000} s"
-        return None
-
-    def stop(self, how: Stop, limit_s: float = 10.0) -> bool:
-        """Set the stop word and wait for the end. True if it came in time."""
-        if self._thread is not None:
-            self._ring.library.set_stop(self._ring.base, int(how))
-            self._thread.join(limit_s)
-            if self._thread.is_alive():
-                return False
-            self._thread = None
-        return True
-
-    def kill(self) -> None:
-        """Abort what runs; a thread cannot be ended otherwise."""
-        self.stop(Stop.ABORT, 5.0)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread is still there. Its memory cannot be given back then."""
-        return self._thread is not None
+        return super().fault()
 
     def close(self) -> None:
         """Give graphs and memory back."""

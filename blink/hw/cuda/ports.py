@@ -90,6 +90,16 @@ class CopyPort:
         self._eos_first, self._eos_end = min(self._eos_first, slot), max(self._eos_end, slot + 1)
 
 
+class HostAreas(Port, Protocol):
+    """A Port whose areas stand in memory of the host. `offsets`: see MappedPort."""
+
+    offsets: dict[str, int]
+
+    def reset(self, image: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class MappedPort:
     """READs and WRITEs as loads and stores, over a ring in pinned host memory that the scheduler has mapped."""
 

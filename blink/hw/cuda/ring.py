@@ -12,7 +12,7 @@ from blink.common.layout import U64
 from blink.frontend.operations import Write
 from blink.hw.cuda.copier import Copier
 from blink.hw.cuda.driver import Cuda
-from blink.hw.cuda.ports import CopyPort, Ingress, MappedPort, Port
+from blink.hw.cuda.ports import CopyPort, HostAreas, Ingress, MappedPort, Port
 from blink.hw.native.instance import create, planned
 from blink.hw.native.library import Library, address_of
 from blink.hw.native.settings import NativeSettings
@@ -55,15 +55,18 @@ class CudaRing:
             self._mapped.reset(address_of(self._image))
         self.cuda.synchronize()
 
-    def _open_port(self, image: NDArray[np.uint8]) -> tuple[Port, MappedPort | None]:
+    def _open_port(self, image: NDArray[np.uint8]) -> tuple[Port, HostAreas | None]:
         if self.ingress is Ingress.COPY:
             return CopyPort(self.copier, self.config, self.base), None
-        port = MappedPort(self.cuda, self.library, self.config, self.copier, self.base)
+        port = self._host_areas()
         config = self.config.copy()
         for name, offset in port.offsets.items():
             config[name] = offset
         image[: config.nbytes] = np.frombuffer(config.tobytes(), np.uint8)
         return port, port
+
+    def _host_areas(self) -> HostAreas:
+        return MappedPort(self.cuda, self.library, self.config, self.copier, self.base)
 
     def close(self) -> None:
         """Give the memory back. No scheduler may run."""
