@@ -101,7 +101,7 @@ def prefill_table() -> GraphTable:
 def test_decide(benchmark: BenchmarkFixture, waiting: int, action: Action) -> None:
     queue = [Pending(i, i, 300 + i % 700, 400) for i in range(waiting)]
     limits, table = Limits(BATCH, 8, 16, 120), prefill_table()
-    decision = benchmark(policy.decide, 100, queue, 10_000, 60, False, limits, table)
+    decision = benchmark(policy.decide, 100, queue, 10_000, 60, 0, limits, table)
     assert decision.action is action
     counted(benchmark, 1, "decisions")
 

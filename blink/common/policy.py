@@ -95,6 +95,13 @@ class GraphTable:
 
 PREFILL_TOKENS_MAX = 8192
 """Default bound of batch x sequence of a captured prefill of more than one prompt."""
+PADDING_TOKENS_MAX = 256
+"""Default bound of the padding of a prefill that prompts share, where no step model says what a graph costs.
+
+About the tokens that a GPU computes in the time in which it reads a dense model's weights once (docs/models.md).
+"""
+RESUME_AFTER_TOKENS = 8192
+"""Default prompt tokens computed in a row after which what decodes goes on: a step of other engines holds as many."""
 _FINE_TO = 1024
 _STEPS_A_DOUBLING = 8
 _DECODE_SEQUENCES = 32
@@ -166,17 +173,23 @@ class Blocked(Enum):
     BATCH = "batch"
     KV = "kv"
     WINDOW = "window"
-    TURN = "turn"  # one prefill takes no more, or the decode that a pause interrupted goes first
+    TURN = "turn"  # one prefill takes no more, or the decode that pauses interrupted goes first
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a decision. Tokens, blocks and sequences; `window` in launches."""
+    """What bounds a decision. Tokens, blocks and sequences; `window` in launches.
+
+    Prompts share a prefill while its padding stays within `prefill_padding_tokens_max`. Once `resume_after_tokens`
+    prompt tokens have been computed in a row, what decodes goes on; 1 lets it go on after every prefill.
+    """
 
     batch_max: int
     prefill_batch_max: int
     block_tokens: int
     window: int
+    prefill_padding_tokens_max: int = PADDING_TOKENS_MAX
+    resume_after_tokens: int = RESUME_AFTER_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +212,10 @@ def claimable(
     """How many prompts one prefill may claim from the head of `waiting`, and what stops the first that it may not.
 
     In arrival order, never past one that does not fit (head of line waits). The first prompt may use the largest
-    shape; more prompts join only while a captured shape of the grid holds them all, padding included.
+    shape; more prompts join only while a captured shape of the grid holds them all, and no more than the allowed
+    tokens of it are padding: beyond them, two graphs are computed sooner than one.
     """
-    count = longest = 0
+    count = longest = tokens = 0
     for prompt in waiting:
         if count == places:
             return count, Blocked.BATCH
@@ -211,8 +225,11 @@ def claimable(
         if need > free_blocks:
             return count, Blocked.KV
         longest = max(longest, prompt.prompt_tokens)
-        if count and prefill.dense(count + 1, longest) is None:
-            return count, Blocked.TURN
+        tokens += prompt.prompt_tokens
+        if count:
+            shape = prefill.dense(count + 1, longest)
+            if shape is None or shape.batch * shape.sequence - tokens > limits.prefill_padding_tokens_max:
+                return count, Blocked.TURN
         free_blocks -= need
         count += 1
     return count, Blocked.NOT
@@ -232,20 +249,20 @@ def decide(
     waiting: Sequence[Pending],
     free_blocks: int,
     launches_left: int,
-    after_prefill: bool,
+    prefilled_tokens: int,
     limits: Limits,
     prefill: GraphTable,
 ) -> Decision:
     """What to do at a step boundary.
 
     `running` sequences are in the batch after this step's completions; `waiting` is in arrival order;
-    `after_prefill` says that the last launch was a prefill: the decode that it interrupted goes first.
+    `prefilled_tokens` is `prefilled` of all launches since the last decode: enough of them, and that decode goes first.
     """
     if not waiting:
         if not running:
             return _IDLE
         return _DECODE if launches_left else _RELAUNCH
-    if after_prefill and running:
+    if running and prefilled_tokens >= limits.resume_after_tokens:
         return Decision(Action.DECODE, 0, Blocked.TURN) if launches_left else _RELAUNCH
     count, blocked = claimable(waiting, limits.batch_max - running, free_blocks, limits, prefill)
     if may_pause(count, launches_left):
@@ -255,6 +272,11 @@ def decide(
     if running or count:
         return _RELAUNCH
     return Decision(Action.IDLE, 0, blocked)
+
+
+def prefilled(before: int, prompt_tokens: int, limits: Limits) -> int:
+    """Prompt tokens computed since the last decode, after `prompt_tokens` more; counted up to where it matters."""
+    return min(before + prompt_tokens, limits.resume_after_tokens)
 
 
 def end_status(token_count: int, eos_at: int, output_tokens_max: int, output_capacity: int) -> SlotStatus:

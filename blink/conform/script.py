@@ -51,6 +51,7 @@ def _machine_lines(machine: Machine) -> Iterator[str]:
     limit = machine.time_limit_ns
     yield (
         f"batch {limits.batch_max}, prefill {limits.prefill_batch_max}, window {limits.window}, "
+        f"padding {limits.prefill_padding_tokens_max}, resume after {limits.resume_after_tokens} tokens, "
         f"{machine.kv_block_count} KV blocks of {limits.block_tokens} tokens, "
         f"output capacity {machine.output_capacity_tokens}" + (f", time limit {limit} ns" if limit else "")
     )
@@ -135,6 +136,8 @@ def draw_script(choices: Choices, requests_most: int = 12) -> Script:
         prefill_batch_max=min(batch, choices.integer(1, 4)),
         block_tokens=choices.pick((16, 4)),
         window=choices.pick((3, 4, 5, 8, 120)),
+        prefill_padding_tokens_max=choices.pick((0, 8, 24, 256)),
+        resume_after_tokens=choices.pick((1, 16, 48, 8192)),
     )
     capacity = choices.integer(1, _OUTPUT_TOKENS_MAX)
     time_limit_ns = choices.pick((0, 0, 0, 3, 6, 11)) * STEP_NS

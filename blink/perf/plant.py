@@ -17,6 +17,7 @@ from blink.perf.shape import ModelShape
 from blink.perf.step import StepModel
 
 DTYPE_BYTES = 2  # bf16 and fp16
+_PROMPT_TOKENS = 1024  # of the two prompts for which it is asked whether one graph or two are computed sooner
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,15 @@ class Plant:
             min(scenario.limits.prefill_batch_max, scenario.limits.batch_max),
             scenario.limits.kv_block_tokens,
             scenario.limits.window,
+            _padding_tokens_max(scenario, step, context),
+            scenario.limits.resume_after_tokens,
         )
         return cls(shape, gpu, dpu, step, memory, prefill, decode, context, limits)
+
+
+def _padding_tokens_max(scenario: Scenario, step: StepModel, context_tokens: int) -> int:
+    given = scenario.limits.prefill_padding_tokens_max
+    return step.padding_worth(min(_PROMPT_TOKENS, context_tokens)) if given is None else given
 
 
 def graph_tables(scenario: Scenario, context_tokens: int) -> tuple[GraphTable, GraphTable]:

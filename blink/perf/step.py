@@ -121,6 +121,14 @@ class StepModel:
             found = self._prefill[batch, sequence] = self.prefill_breakdown(batch, sequence).total_ns
         return found
 
+    def padding_worth(self, sequence: int) -> int:
+        """Tokens of padding that cost as much as a second prefill graph, for two sequences of `sequence` tokens.
+
+        Two graphs read the weights twice and launch their kernels twice; one graph for both computes the padding.
+        """
+        one, both = self.prefill_ns(1, sequence), self.prefill_ns(2, sequence)
+        return max(0, (2 * one - both) * sequence // (both - one))
+
     def mixed_ns(self, decode_rows: int, kv_tokens: int, prefill_chunks: Sequence[tuple[int, int]]) -> int:
         """Duration of one step without padding: rows that decode, and chunks of prompts, as (new, context) tokens.
 

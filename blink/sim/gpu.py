@@ -102,7 +102,7 @@ class Gpu:
         self._kv_tokens = 0
         self._segment: Segment | None = None
         self._graph_since: int | None = None  # a prefill runs since then
-        self._after_prefill = False
+        self._prefilled_tokens = 0  # in a row, since the last decode
 
     # --- what the ring tells ---
 
@@ -171,7 +171,7 @@ class Gpu:
             self._waiting,
             len(self._free_blocks),
             self._limits.window - self._launches,
-            self._after_prefill,
+            self._prefilled_tokens,
             self._limits,
             self._settings.prefill_table,
         )
@@ -348,7 +348,9 @@ class Gpu:
             self._move_batch(Event.RESUME, paused, SlotState.DECODE_PAUSED, SlotState.DECODE_PROCESSING)
         self._step += 1
         self._graph_since = None
-        self._after_prefill = True
+        self._prefilled_tokens = policy.prefilled(
+            self._prefilled_tokens, sum(p.prompt_tokens for p in prompts), self._limits
+        )
         self._rebuild()
         self._tell_other(stored_ns)
 
@@ -428,7 +430,7 @@ class Gpu:
         counters.decode_rows += steps * rows
         counters.padded_decode_rows += steps * (segment.shape_batch - rows)
         self._launches += steps
-        self._after_prefill = False
+        self._prefilled_tokens = 0
 
     def _plan(self, steps_max: int) -> Segment:
         batch, table = self._batch, self._settings.decode_table

@@ -17,6 +17,8 @@ Config small_config() {
   c.prefill_batch_max = 4;
   c.block_tokens = kBlockTokens;
   c.window = 3;
+  c.prefill_padding_tokens_max = kPromptRoom;
+  c.resume_after_tokens = 2 * kPromptRoom;
   c.kv_block_count = 80;  // fewer than the batch could want: requests wait for blocks
   c.blocks_per_place = (kPromptRoom + kOutputRoom + kBlockTokens - 1) / kBlockTokens;
   c.eos_token = 2;

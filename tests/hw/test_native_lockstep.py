@@ -46,12 +46,25 @@ def loads(draw: st.DrawFn) -> list[Arrival | Cancel]:
     prefill_batch_max=st.integers(1, 3),
     window=st.integers(3, 9),
     kv_block_count=st.integers(14, 40),
+    padding=st.integers(0, 12),
+    resume=st.integers(1, 40),
 )
 def test_tokens_blocks_and_ranges_are_what_the_decisions_say(
-    operations: list[Arrival | Cancel], batch_max: int, prefill_batch_max: int, window: int, kv_block_count: int
+    operations: list[Arrival | Cancel],
+    batch_max: int,
+    prefill_batch_max: int,
+    window: int,
+    kv_block_count: int,
+    padding: int,
+    resume: int,
 ) -> None:
     scheduler = small_settings(
-        batch_max=batch_max, prefill_batch_max=prefill_batch_max, window=window, kv_block_count=kv_block_count
+        batch_max=batch_max,
+        prefill_batch_max=prefill_batch_max,
+        window=window,
+        kv_block_count=kv_block_count,
+        prefill_padding_tokens_max=padding,
+        resume_after_tokens=resume,
     )
     with LockStep(scheduler) as native:
         decisions = native.run(operations)

@@ -57,6 +57,8 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
         "limits": {
             "batch_max": batch_max,
             "prefill_batch_max": draw(st.integers(1, 4)),
+            "prefill_padding_tokens_max": draw(st.sampled_from([None, 0, 64, 2000])),
+            "resume_after_tokens": draw(st.sampled_from([1, 300, 8192])),
             "context_tokens": 2100,
             "prompt_capacity_tokens": 2000,
             "output_capacity_tokens": draw(st.sampled_from([7, 100])),

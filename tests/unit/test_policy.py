@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,15 +14,22 @@ from blink.common.policy import Action, Blocked, GraphShape, GraphTable, Limits,
 from blink.common.states import SlotStatus
 
 PREFILL = GraphTable(GraphKind.PREFILL, (1, 2, 4), (64, 128, 256), 512, GraphShape(GraphKind.PREFILL, 1, 1024))
-LIMITS = Limits(batch_max=4, prefill_batch_max=2, block_tokens=16, window=120)
+LIMITS = Limits(
+    batch_max=4,
+    prefill_batch_max=2,
+    block_tokens=16,
+    window=120,
+    prefill_padding_tokens_max=110,
+    resume_after_tokens=50,
+)
 
 
 def prompt(request_id: int, tokens: int = 10, output: int = 6, slot: int | None = None) -> Pending:
     return Pending(request_id, request_id if slot is None else slot, tokens, output)
 
 
-def decide(running: int, waiting: list[Pending], blocks: int = 100, left: int = 120, after: bool = False):  # type: ignore[no-untyped-def]
-    return policy.decide(running, waiting, blocks, left, after, LIMITS, PREFILL)
+def decide(running: int, waiting: list[Pending], blocks: int = 100, left: int = 120, prefilled: int = 0):  # type: ignore[no-untyped-def]
+    return policy.decide(running, waiting, blocks, left, prefilled, LIMITS, PREFILL)
 
 
 def test_the_line_is_ordered_by_request_then_slot() -> None:
@@ -125,11 +134,33 @@ def test_an_idle_scheduler_relaunches_before_a_prefill_that_its_window_does_not_
     assert decide(0, [prompt(1)], left=left).action is Action.RELAUNCH
 
 
-def test_the_decode_that_a_pause_interrupted_goes_before_the_next_prefill() -> None:
-    turn = decide(2, [prompt(1)], after=True)
+def test_the_decode_that_pauses_interrupt_goes_on_after_enough_prompt_tokens() -> None:
+    assert decide(2, [prompt(1)], prefilled=49).action is Action.PREFILL
+    turn = decide(2, [prompt(1)], prefilled=50)
     assert (turn.action, turn.blocked) == (Action.DECODE, Blocked.TURN)
-    assert decide(0, [prompt(1)], after=True).action is Action.PREFILL  # all of them ended at their first token
-    assert decide(2, [prompt(1)], after=True, left=0).action is Action.RELAUNCH
+    assert decide(0, [prompt(1)], prefilled=50).action is Action.PREFILL  # all of them ended at their first token
+    assert decide(2, [prompt(1)], prefilled=50, left=0).action is Action.RELAUNCH
+    each = replace(LIMITS, resume_after_tokens=1)
+    assert policy.decide(2, [prompt(1)], 100, 120, 1, each, PREFILL).action is Action.DECODE
+
+
+def test_prefilled_tokens_are_counted_up_to_where_they_matter() -> None:
+    assert policy.prefilled(0, 10, LIMITS) == 10
+    assert policy.prefilled(45, 10, LIMITS) == 50
+
+
+def test_prompts_share_a_prefill_only_while_its_padding_stays_small() -> None:
+    alike = [prompt(1, tokens=60), prompt(2, tokens=50)]  # 2 x 64 holds them with 18 tokens of padding
+    assert policy.claimable(alike, 4, 100, LIMITS, PREFILL) == (2, Blocked.NOT)
+    unlike = [prompt(1, tokens=120), prompt(2, tokens=20)]  # 2 x 128 would have 116
+    assert policy.claimable(unlike, 4, 100, LIMITS, PREFILL) == (1, Blocked.TURN)
+    assert policy.claimable(unlike, 4, 100, replace(LIMITS, prefill_padding_tokens_max=116), PREFILL) == (
+        2,
+        Blocked.NOT,
+    )
+    # Alone a prompt is claimed whatever its own padding is.
+    alone = replace(LIMITS, prefill_padding_tokens_max=0)
+    assert policy.claimable([prompt(1, tokens=65)], 4, 100, alone, PREFILL) == (1, Blocked.NOT)
 
 
 def test_a_prefill_claims_from_the_head_of_the_line_only() -> None:
@@ -148,19 +179,22 @@ def test_a_prefill_claims_from_the_head_of_the_line_only() -> None:
     st.lists(st.tuples(st.integers(1, 1024), st.integers(1, 64)), max_size=6),
     st.integers(0, 80),
     st.integers(0, 120),
-    st.booleans(),
+    st.integers(0, 50),
 )
 def test_every_decision_is_allowed(
-    running: int, prompts: list[tuple[int, int]], blocks: int, left: int, after: bool
+    running: int, prompts: list[tuple[int, int]], blocks: int, left: int, prefilled: int
 ) -> None:
     waiting = [prompt(i, tokens, output) for i, (tokens, output) in enumerate(prompts)]
-    decision = decide(running, waiting, blocks, left, after)
+    decision = decide(running, waiting, blocks, left, prefilled)
     claimed = waiting[: decision.claim_count]
     if decision.action is Action.PREFILL:
         assert claimed and left >= policy.LAUNCHES_FOR_PAUSE and running + len(claimed) <= LIMITS.batch_max
         assert sum(policy.kv_blocks_needed(p.prompt_tokens, p.output_tokens_max, 16) for p in claimed) <= blocks
-        PREFILL.choose(len(claimed), max(p.prompt_tokens for p in claimed))
-        assert not (after and running)
+        shape = PREFILL.choose(len(claimed), max(p.prompt_tokens for p in claimed))
+        if len(claimed) > 1:
+            padding = shape.batch * shape.sequence - sum(p.prompt_tokens for p in claimed)
+            assert padding <= LIMITS.prefill_padding_tokens_max
+        assert not (prefilled >= LIMITS.resume_after_tokens and running)
     else:
         assert not claimed
     if decision.action is Action.DECODE:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from blink.common.config.fields import Float, Int, Table, option, refuse
 from blink.common.config.workload import TOKENS_MAX
+from blink.common.policy import RESUME_AFTER_TOKENS
 from blink.common.states import SLOT_COUNT
 from blink.common.units import NS_PER_S
 
@@ -24,6 +25,21 @@ class Limits(Table):
     batch_max: Int = option(128, "Sequences that decode together at most.", "sequences", ge=1, le=SLOT_COUNT)
     prefill_batch_max: Int = option(
         8, "Prompts in one prefill graph at most; never more than batch_max.", "sequences", ge=1, le=SLOT_COUNT
+    )
+    prefill_padding_tokens_max: Int | None = option(
+        None,
+        "Padding of a prefill that prompts share, at most. Unset: what a second graph would cost, by the step model.",
+        "tokens",
+        ge=0,
+        le=TOKENS_MAX,
+    )
+    resume_after_tokens: Int = option(
+        RESUME_AFTER_TOKENS,
+        "Prompt tokens computed in a row after which what decodes goes on, though more prompts wait. "
+        "1: after each prefill.",
+        "tokens",
+        ge=1,
+        le=TOKENS_MAX,
     )
     context_tokens: Int | None = option(
         None, "Prompt and output of a request together, at most. Unset: the model's.", "tokens", ge=2, le=2 * TOKENS_MAX

@@ -11,7 +11,7 @@ import numpy as np
 
 from blink.common.config import Scenario
 from blink.common.events import GraphKind
-from blink.common.policy import Limits
+from blink.common.policy import PADDING_TOKENS_MAX, RESUME_AFTER_TOKENS, Limits
 from blink.common.request import Request
 from blink.common.results import RunResult
 from blink.common.states import SLOT_COUNT
@@ -38,14 +38,31 @@ assert GRAPH_TIMEOUT_NS >= GRAPH_TIMEOUT_MIN_NS
 
 
 def engine_settings(
-    engine: Engine, *, window: int = 120, prompt_tokens: int | None = None, output_tokens: int, ignore_eos: bool
+    engine: Engine,
+    *,
+    window: int = 120,
+    prompt_tokens: int | None = None,
+    output_tokens: int,
+    ignore_eos: bool,
+    padding_tokens_max: int = PADDING_TOKENS_MAX,
+    resume_after_tokens: int = RESUME_AFTER_TOKENS,
 ) -> NativeSettings:
-    """The scheduler's settings over an engine. `prompt_tokens` and `output_tokens`: room for each request's."""
+    """The scheduler's settings over an engine. `prompt_tokens` and `output_tokens`: room for each request's.
+
+    `padding_tokens_max` and `resume_after_tokens`: those of the policy's limits.
+    """
     prefill, decode = engine.tables[GraphKind.PREFILL], engine.tables[GraphKind.DECODE]
     longest = prompt_tokens or prefill.fallback.sequence
     eos_token = NO_TOKEN if ignore_eos or engine.eos_token is None else engine.eos_token
     return NativeSettings(
-        limits=Limits(decode.fallback.batch, prefill.batches[-1], engine.block_tokens, window),
+        limits=Limits(
+            decode.fallback.batch,
+            prefill.batches[-1],
+            engine.block_tokens,
+            window,
+            padding_tokens_max,
+            resume_after_tokens,
+        ),
         prefill_table=prefill,
         decode_table=decode,
         kv_block_count=engine.block_count,

@@ -57,10 +57,11 @@ class ModelRun:
         given = [tokenizer.chat([{"role": "user", "content": text}]) for text in self.prompts] if tokenizer else []
         engine: Engine = TorchEngine.of_model(self.model, engine_limits(scenario))
         try:
-            output_tokens = scenario.limits.output_capacity_tokens
+            output_tokens, limits = scenario.limits.output_capacity_tokens, Plant.of(scenario).limits
             settings = engine_settings(
-                engine, window=scenario.limits.window, output_tokens=output_tokens, ignore_eos=not given
-            )
+                engine, window=limits.window, output_tokens=output_tokens, ignore_eos=not given,
+                padding_tokens_max=limits.prefill_padding_tokens_max, resume_after_tokens=limits.resume_after_tokens,
+            )  # fmt: skip
             system = System.on_gpu(kernels, settings, engine, self.ingress)
             try:
                 answers = Answers()

@@ -101,6 +101,8 @@ class NativeSettings:
             "prefill_batch_max": limits.prefill_batch_max,
             "block_tokens": limits.block_tokens,
             "window": limits.window,
+            "prefill_padding_tokens_max": limits.prefill_padding_tokens_max,
+            "resume_after_tokens": limits.resume_after_tokens,
             "kv_block_count": self.kv_block_count,
             "blocks_per_place": min(self.kv_block_count, -(-longest // limits.block_tokens)),
             "eos_token": self.eos_token,

@@ -48,6 +48,8 @@ constexpr uint32_t kSlotWords = kSlots / 64;
   X(uint32_t, prefill_batch_max)    \
   X(uint32_t, block_tokens)         \
   X(uint32_t, window)               \
+  X(uint32_t, prefill_padding_tokens_max) \
+  X(uint32_t, resume_after_tokens)  \
   X(uint32_t, kv_block_count)       \
   X(uint32_t, blocks_per_place)     \
   X(uint32_t, eos_token)            \
@@ -73,7 +75,7 @@ constexpr uint32_t kSlotWords = kSlots / 64;
   X(uint64_t, graph_sequence)        \
   X(uint64_t, launched_ns)           \
   X(uint64_t, virtual_now_ns)        \
-  X(uint32_t, after_prefill)         \
+  X(uint32_t, prefilled_tokens)  /* in a row, since the last decode */ \
   X(uint32_t, failed)                \
   X(uint32_t, relaunching)           \
   X(uint32_t, started)               \

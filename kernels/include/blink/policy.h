@@ -27,7 +27,7 @@ struct GraphTable {
 };
 
 struct Limits {
-  uint32_t batch_max, prefill_batch_max, block_tokens, window;
+  uint32_t batch_max, prefill_batch_max, block_tokens, window, prefill_padding_tokens_max, resume_after_tokens;
 };
 
 struct Decision {
@@ -74,9 +74,11 @@ BLINK_PURE uint32_t kv_blocks_needed(uint32_t prompt_tokens, uint32_t output_tok
 }
 
 // How many prompts one prefill may claim from the head of `waiting`, and what stops the first that it may not.
+// They share it only while its padding stays small: beyond that, two graphs are computed sooner than one.
 BLINK_PURE uint32_t claimable(const Pending *waiting, uint32_t waiting_count, uint32_t places, uint32_t free_blocks,
                               const Limits &limits, const GraphTable &prefill, Blocked *blocked) {
   uint32_t count = 0, longest = 0;
+  uint64_t tokens = 0;
   *blocked = Blocked::NOT;
   for (uint32_t i = 0; i < waiting_count; ++i) {
     const Pending &prompt = waiting[i];
@@ -94,8 +96,10 @@ BLINK_PURE uint32_t claimable(const Pending *waiting, uint32_t waiting_count, ui
       return count;
     }
     if (prompt.prompt_tokens > longest) longest = prompt.prompt_tokens;
+    tokens += prompt.prompt_tokens;
     GraphShape shape;
-    if (count && !dense(prefill, count + 1, longest, &shape)) {
+    if (count && (!dense(prefill, count + 1, longest, &shape) ||
+                  static_cast<uint64_t>(shape.batch) * shape.sequence - tokens > limits.prefill_padding_tokens_max)) {
       *blocked = Blocked::TURN;
       return count;
     }
@@ -111,13 +115,13 @@ BLINK_PURE bool may_pause(uint32_t claim_count, uint32_t launches_left) {
 }
 
 BLINK_PURE Decision decide(uint32_t running, const Pending *waiting, uint32_t waiting_count, uint32_t free_blocks,
-                           uint32_t launches_left, bool after_prefill, const Limits &limits,
+                           uint32_t launches_left, uint32_t prefilled_tokens, const Limits &limits,
                            const GraphTable &prefill) {
   if (!waiting_count) {
     if (!running) return {Action::IDLE, 0, Blocked::NOT};
     return {launches_left ? Action::DECODE : Action::RELAUNCH, 0, Blocked::NOT};
   }
-  if (after_prefill && running) {
+  if (running && prefilled_tokens >= limits.resume_after_tokens) {
     if (launches_left) return {Action::DECODE, 0, Blocked::TURN};
     return {Action::RELAUNCH, 0, Blocked::NOT};
   }
@@ -128,6 +132,12 @@ BLINK_PURE Decision decide(uint32_t running, const Pending *waiting, uint32_t wa
   if (running && launches_left) return {Action::DECODE, 0, count ? Blocked::WINDOW : blocked};
   if (running || count) return {Action::RELAUNCH, 0, Blocked::NOT};
   return {Action::IDLE, 0, blocked};
+}
+
+// Prompt tokens computed since the last decode, after more of them; counted up to where it matters.
+BLINK_PURE uint32_t prefilled(uint32_t before, uint32_t prompt_tokens, const Limits &limits) {
+  const uint64_t tokens = static_cast<uint64_t>(before) + prompt_tokens;
+  return tokens < limits.resume_after_tokens ? static_cast<uint32_t>(tokens) : limits.resume_after_tokens;
 }
 
 // Why a request ends with its `token_count`-th token, NONE if it goes on. Where EOS meets the limit, STOP wins.

@@ -89,9 +89,9 @@ class Scheduler {
     Local &local = c_.local;
     if (local.unsettled != Unsettled::NOTHING) {
       State &state = c_.block.state();
-      state.after_prefill = local.unsettled == Unsettled::PREFILL;
       ++state.step;
       if (local.unsettled == Unsettled::DECODE) {
+        state.prefilled_tokens = 0;
         settle_decode(c_);
       } else {
         settle_prefill(c_);
@@ -177,13 +177,14 @@ class Scheduler {
     const Local &local = c_.local;
     return decide(local.batch_count, c_.block.waiting() + local.waiting_first, local.waiting_count,
                   state.free_block_count, c_.block.config().window - static_cast<uint32_t>(state.launches),
-                  state.after_prefill, limits(), graph_table(c_.block, Kind::PREFILL));
+                  state.prefilled_tokens, limits(), graph_table(c_.block, Kind::PREFILL));
   }
 
   // Places are counted where they are kept: free ones and those of the batch are batch_max in all.
   BLINK_DEVICE Limits limits() const {
     const Config &config = c_.block.config();
-    return {c_.local.batch_count + c_.block.state().free_place_count, config.prefill_batch_max, config.block_tokens, config.window};
+    return {c_.local.batch_count + c_.block.state().free_place_count, config.prefill_batch_max, config.block_tokens,
+            config.window, config.prefill_padding_tokens_max, config.resume_after_tokens};
   }
 
   BLINK_DEVICE bool stopped(uint64_t now_ns) {
@@ -244,7 +245,9 @@ class Scheduler {
       if (!claim(c_, prompt, now_ns)) continue;  // somebody else owns it now
       local.claimed[local.claimed_count++] = static_cast<uint16_t>(prompt.slot);
       if (prompt.prompt_tokens > longest) longest = prompt.prompt_tokens;
-      ++c_.block.state().claim_count;
+      State &state = c_.block.state();
+      state.prefilled_tokens = prefilled(state.prefilled_tokens, prompt.prompt_tokens, limits());
+      ++state.claim_count;
     }
     if (!local.waiting_count) local.waiting_first = 0;
     if (!local.claimed_count) return;
