@@ -95,6 +95,16 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a scheduler's settings need to know of an engine, before the engine is there. Fields as in Engine."""
+
+    tables: Mapping[GraphKind, GraphTable]
+    block_tokens: int
+    block_count: int
+    eos_token: int | None
+
+
 def captured_shapes(table: GraphTable) -> tuple[GraphShape, ...]:
     """Every shape that `table.choose` can return, each once: the grid by batch then sequence, the fallback last."""
     grid = [table.dense(batch, sequence) for batch in table.batches for sequence in table.sequences]

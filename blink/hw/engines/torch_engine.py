@@ -145,7 +145,7 @@ class TorchEngine:
             raise InputError(f"dtype: {dtype!r} is not allowed; allowed: {', '.join(DTYPES)}")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         # Tokens of random weights mean nothing: cuBLAS is faster, and that they repeat helps nobody.
-        fixed = model not in _random_models() if fixed is None else fixed
+        fixed = not is_random(model) if fixed is None else fixed
         spec, weights = load_model(model, device, getattr(torch, dtype), seed)
         return cls(spec, weights, limits, kernels=kernels, fixed=fixed)
 
@@ -196,6 +196,16 @@ class TorchEngine:
             self.torch.cuda.empty_cache()
 
 
+def load_spec(model: str) -> DecoderSpec:
+    """What the model computes that TorchEngine.of_model names, without its weights and without PyTorch."""
+    path = Path(model)
+    if model == SMOLLM2 or path.suffix == ".gguf":
+        return GgufModel(smollm2_file() if model == SMOLLM2 else path).spec()
+    if not is_random(model) and path.is_dir():
+        return DecoderSpec.from_hf(path)
+    return random_spec(ModelShape.load(model))
+
+
 def load_model(model: str, device: str, dtype: Any, seed: int = 0) -> tuple[DecoderSpec, Weights]:
     """Spec and weights of what TorchEngine.of_model names. InputError says what is allowed."""
     path = Path(model)
@@ -203,16 +213,15 @@ def load_model(model: str, device: str, dtype: Any, seed: int = 0) -> tuple[Deco
         file = GgufModel(smollm2_file() if model == SMOLLM2 else path)
         spec = file.spec()
         return spec, file.weights(spec, device, dtype)
-    if model not in list_profiles("model") and path.is_dir():
-        spec = DecoderSpec.from_hf(path)
+    spec = load_spec(model)
+    if not is_random(model) and path.is_dir():
         return spec, safetensors_weights(path, spec, device, dtype)
-    spec = random_spec(ModelShape.load(model))
     return spec, random_weights(spec, device, dtype, seed)
 
 
-def _random_models() -> set[str]:
-    """Names that get random weights."""
-    return set(list_profiles("model")) - {SMOLLM2}
+def is_random(model: str) -> bool:
+    """Whether a model is a profile's name, and so gets random weights."""
+    return model != SMOLLM2 and model in list_profiles("model")
 
 
 def _check(limits: EngineLimits, shape: ModelShape) -> None:
