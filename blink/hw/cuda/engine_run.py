@@ -22,7 +22,7 @@ from blink.hw.cuda.ports import Ingress
 from blink.hw.cuda.ring import CudaRing
 from blink.hw.cuda.run import GPU_CLOCK
 from blink.hw.cuda.scheduler import CudaScheduler
-from blink.hw.engines.contract import Engine
+from blink.hw.engines.contract import Described, Engine
 from blink.hw.native.library import load_library
 from blink.hw.native.run import GRAPH_TIMEOUT_MIN_NS, MONOTONIC_CLOCK, Admitted, Progress, serve_over
 from blink.hw.native.settings import NO_TOKEN, Durations, NativeSettings
@@ -38,7 +38,7 @@ assert GRAPH_TIMEOUT_NS >= GRAPH_TIMEOUT_MIN_NS
 
 
 def engine_settings(
-    engine: Engine,
+    engine: Engine | Described,
     *,
     window: int = 120,
     prompt_tokens: int | None = None,
