@@ -1,0 +1,1 @@
+"""A measured programme on a GPU, from which a twin's profiles are fitted."""
