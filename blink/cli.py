@@ -24,10 +24,26 @@ from blink.commands import (
     run,
     scenario,
     serve,
+    sweep,
 )
 from blink.common.errors import InputError
 
-COMMANDS = (run, serve, compare, reproduce, check, conform, chaos, scenario, plot, profiles, prove, bench, doctor)
+COMMANDS = (
+    run,
+    serve,
+    compare,
+    sweep,
+    reproduce,
+    check,
+    conform,
+    chaos,
+    scenario,
+    plot,
+    profiles,
+    prove,
+    bench,
+    doctor,
+)
 
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130

@@ -59,7 +59,7 @@ def compare(scenario: Scenario, axes: Axes, results: Sequence[PointResult]) -> d
             cells.append(
                 {
                     "key": dict(key),
-                    "figures": {name: _estimate(mean_interval(values), values) for name, values in made.items()},
+                    "figures": {name: estimate(mean_interval(values), values) for name, values in made.items()},
                     "counters": host_counters(apply(scenario, key)),
                     "over_first": _ratios(by_key, key, _replaced(key, "system", axes.systems[0]), seeds),
                     "over_isolated": _ratios(by_key, key, _replaced(key, axes.level_name, axes.isolated), seeds),
@@ -95,7 +95,7 @@ def host_counters(scenario: Scenario) -> dict[str, float] | None:
         counters = host_conditions(scenario, CPU_RESIDENT_THREADS).counters
     else:
         return None
-    return {name: _rounded(value) for name, value in asdict(counters).items()}
+    return {name: rounded(value) for name, value in asdict(counters).items()}
 
 
 def figure(summary: Mapping[str, Any], name: str) -> float | None:
@@ -129,10 +129,10 @@ def _unmitigated(key: Key, axes: Axes) -> Key | None:
     return _replaced(key, "mitigations", "none") if "none" in axes.mitigations else None
 
 
-def _estimate(found: Interval | None, values: Sequence[float | None]) -> dict[str, Any] | None:
+def estimate(found: Interval | None, values: Sequence[float | None]) -> dict[str, Any] | None:
     if found is None:
         return None
-    return {"mean": _rounded(found.estimate), **_bounds(found), "values": list(values)}
+    return {"mean": rounded(found.estimate), **_bounds(found), "values": list(values)}
 
 
 def _ratio(found: Interval | None) -> dict[str, Any] | None:
@@ -140,16 +140,16 @@ def _ratio(found: Interval | None) -> dict[str, Any] | None:
         return None
     includes = found.includes(1.0)
     significant = None if includes is None else not includes
-    return {"ratio": _rounded(found.estimate), **_bounds(found), "significant": significant}
+    return {"ratio": rounded(found.estimate), **_bounds(found), "significant": significant}
 
 
 def _bounds(found: Interval) -> dict[str, float | None]:
-    low = None if found.low is None else _rounded(found.low)
-    high = None if found.high is None else _rounded(found.high)
+    low = None if found.low is None else rounded(found.low)
+    high = None if found.high is None else rounded(found.high)
     return {"low": low, "high": high}
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     """Six digits that count: what lies beyond depends on the machine's logarithm."""
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 

@@ -49,6 +49,30 @@ def progress_bar(name: str, wanted: bool = True) -> Iterator[Progress | None]:
 
 
 @contextmanager
+def work_bar(name: str, noun: str, wanted: bool = True) -> Iterator[Callable[[int, int, float], None] | None]:
+    """The callback for pieces of unequal size, called with (done, in all, share of the work); None without a terminal.
+
+    The time left follows from the share, not from the count: ten short runs say little of one long one.
+    """
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}% {task.fields[count]}, left"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=600.0) as bar:
+        task = bar.add_task(name, total=1.0, count="")
+        yield lambda done, total, share: bar.update(task, completed=share, count=f"{done} of {total} {noun}")
+
+
+@contextmanager
 def count_bar(name: str, noun: str, wanted: bool = True) -> Iterator[Callable[[int, int], None] | None]:
     """The callback for work in many pieces, called with (pieces done, pieces in all); None without a terminal."""
     if not wanted or not sys.stderr.isatty():

@@ -1,1 +1,1 @@
-"""Sweeps: every combination of a grid as a run, kept in one file that a crash does not lose, and what the curves say."""
+"""Sweeps: a run for every combination of a grid, one file that no crash loses, and what the curves say."""

@@ -1,0 +1,57 @@
+"""What a sweep says, as plain data: a curve a condition with its verdict, and the answer in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from blink.plan.interval import CONFIDENCE
+from blink.plan.sweep.curve import curve
+from blink.plan.sweep.question import Question
+from blink.plan.sweep.row import Row
+from blink.plan.sweep.run import Made
+from blink.report.sweep_words import answer, label, told
+
+Data = dict[str, Any]
+
+
+def answered(question: Question, made: Made) -> Data:
+    """Everything that is printed, reported and kept in sweep.json; the same for the same rows."""
+    scenario, axes = question.scenario, question.grid.axes()
+    curves = []
+    for condition in question.grid.conditions():
+        key = dict(condition)
+        rows = [row for row in made.rows if all(row[name] == value for name, value in condition)]
+        found = {"key": key, "label": label(key, axes, scenario.system.kind), **curve(question, rows)}
+        found["verdict"]["sentence"] = told(found)
+        curves.append(found)
+    definition = question.definition()
+    data: Data = {
+        "version": definition["version"],
+        "scenario": scenario.name,
+        "description": scenario.description,
+        "model": scenario.model.profile or scenario.model.hf_config,
+        "gpu": scenario.gpu.profile,
+        "host": scenario.host.profile,
+        "partial": made.partial,
+        "point_count": made.point_count,
+        "done_count": len(made.rows),
+        "confidence": CONFIDENCE,
+        **{name: definition[name] for name in ("seeds", "axes", "classes", "attainment", "serviceable_share")},
+        "operating_rate": question.operating_rate,
+        "notes": notes(made.rows),
+        "curves": curves,
+    }
+    return {**data, "answer": answer(data)}
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What a reader must know of the runs; alike but for numbers is said once."""
+    import json
+    import re
+
+    said: dict[str, str] = {}
+    for row in rows:
+        for note in json.loads(row["summary"])["blink"]["notes"] if row["summary"] else ():
+            said.setdefault(re.sub(r"\d+", "0", note), note)
+    return list(said.values())

@@ -1,0 +1,181 @@
+"""A sweep on the terminal: the answer, a line a curve, the objectives, and each curve's rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from blink.report.comparison_sections import milliseconds, number, percent, ratio
+from blink.report.sweep_words import named
+
+WIDTH_MAX = 110
+STYLES = {"saturated": "bold red", "tight": "yellow", "free": "green", "kept": "green"}
+
+Data = dict[str, Any]
+
+COLUMNS: tuple[tuple[str, str, Any], ...] = (
+    ("delivered_tokens_per_s", "tok/s", number),
+    ("served_share", "served", percent),
+    ("median_ttft_ms", "TTFT P50", milliseconds),
+    ("p99_ttft_ms", "TTFT P99", milliseconds),
+    ("p99_tpot_ms", "TPOT P99", milliseconds),
+    ("energy_mj_per_token", "mJ/tok", number),
+    ("cost_usd_per_million_tokens", "$/M tok", ratio),
+)
+
+
+def print_sweep(data: Data, console: Console) -> None:
+    """Print the tables, no wider than the console."""
+    width = min(WIDTH_MAX, console.width)
+    console.print(Padding(sweep_table(data), (1, 0)), width=width)
+
+
+def sweep_table(data: Data) -> RenderableType:
+    """The whole sweep as a rich renderable."""
+    parts: list[RenderableType] = [Text.assemble((data["scenario"], "bold"), "  ", setting(data))]
+    if data["partial"]:
+        parts.append(
+            Text(f"Stopped: {data['done_count']:,} of {data['point_count']:,} runs are done.", style="bold yellow")
+        )
+    parts += [Text(), Text(data["answer"], style="bold")]
+    if any(curve["load"] for curve in data["curves"]):
+        parts += [_rule("Load, requests/s"), _loads(data)]
+    if data["classes"] and any(curve["load"] for curve in data["curves"]):
+        parts += [
+            _rule(f"Goodput: up to which rate {data['attainment']:.0%} of requests keep an objective"),
+            _classes(data),
+        ]
+    for curve in data["curves"]:
+        parts += [
+            _rule(curve["label"]),
+            Text(curve["verdict"]["sentence"], style=STYLES.get(curve["verdict"]["state"], "")),
+        ]
+        if curve["points"]:
+            parts.append(_points(curve))
+        parts += [Text(f"Not run: {reason}", style="dim") for reason in curve["failed"]]
+    parts += [Text(), Text(legend(data), style="dim"), *(Text(f"Note: {note}", style="dim") for note in data["notes"])]
+    return Group(*parts)
+
+
+def setting(data: Data) -> str:
+    """What all curves have in common."""
+    seeds = data["seeds"]
+    span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    shared = [named(name, values[0]) for name, values in data["axes"].items() if len(values) == 1 and name not in SHOWN]
+    model, gpu = (str(data["axes"].get(name, [data[name]])[0]) for name in ("model", "gpu"))
+    several = [name for name in ("model", "gpu") if len(data["axes"].get(name, [])) > 1]
+    bound = [value for name, value in (("model", model), ("gpu", gpu)) if name not in several]
+    return ", ".join((*bound, *shared, span))
+
+
+SHOWN = ("model", "gpu", "system", "rate")
+
+
+def legend(data: Data) -> str:
+    """How the figures are meant."""
+    over = (
+        "Means over seeds."
+        if len(data["seeds"]) > 1
+        else "One seed: there are no confidence intervals; --seeds 3 gives them."
+    )
+    return (
+        f"{over} Served: tokens delivered over tokens asked for, in the time in which requests are sent less its first "
+        f"quarter. Serviceable: at least {data['serviceable_share']:.0%} served. Saturation: where the line of the "
+        "offered load meets the plateau."
+    )
+
+
+def _loads(data: Data) -> RenderableType:
+    table = _grid("", "saturation", "serviceable", "plateau tok/s", "headroom", "")
+    for curve in data["curves"]:
+        load = curve["load"]
+        if load is None:
+            continue
+        state = curve["verdict"]["state"]
+        table.add_row(
+            curve["label"], saturation(load), _plain(load["serviceable_rate"]),
+            _mean(load["plateau_tokens_per_s"], number), headroom(curve["verdict"]),
+            Text(state, style=STYLES.get(state, "")),
+        )  # fmt: skip
+    return table
+
+
+def saturation(load: Data) -> str:
+    """The saturation point with half its interval, or that it is beyond what was run."""
+    end = load["saturation_rate"]
+    if end is None:
+        top = load["serviceable_rate"]
+        return "-" if top is None else f"> {top:g}"
+    return f"{number(end['mean'])}{half(end)}"
+
+
+def half(estimate: Data) -> str:
+    """Half an interval, such as " ±0.3"; nothing where there is none."""
+    return "" if estimate["low"] is None else f" ±{number((estimate['high'] - estimate['low']) / 2)}"
+
+
+def headroom(verdict: Data) -> str:
+    """In percent of the load; with > if no rate that was run is too much."""
+    found = verdict.get("headroom")
+    return "-" if not found else f"{'> ' if found['at_least'] else ''}{found['share']:+.0%}"
+
+
+def _classes(data: Data) -> RenderableType:
+    table = _grid("", "objective", "rate", "best goodput", "at rate")
+    for curve in data["curves"]:
+        for one, asked in zip(curve["classes"], data["classes"], strict=True):
+            best = one["goodput_max"]
+            table.add_row(
+                curve["label"], objective(asked), rate_within(one), _mean(best, number), _plain(one["goodput_max_rate"])
+            )
+    return table
+
+
+def objective(asked: Data) -> str:
+    """A class in words: `chat: TTFT 500, TPOT 30 ms`."""
+    bounds = [f"{name.removesuffix('_ms').upper()} {value:g}" for name, value in asked.items() if name != "name"]
+    return f"{asked['name']}: {', '.join(bounds)} ms"
+
+
+def rate_within(one: Data) -> str:
+    """Up to which rate the objective is kept."""
+    if one["rate_within"] is None:
+        return "none"
+    return f"{'' if one['bounded'] else '>= '}{one['rate_within']:g}"
+
+
+def _points(curve: Data) -> RenderableType:
+    table = _grid("req/s", *(heading for _, heading, _ in COLUMNS))
+    for point in curve["points"]:
+        cells = [_mean(point["figures"].get(name), write) for name, _, write in COLUMNS]
+        rate = (
+            point["rate"] if point["rate"] is not None else (point["figures"]["offered_request_rate"] or {}).get("mean")
+        )
+        table.add_row(_plain(rate), *cells, style="" if point["serviceable"] in (True, None) else "dim")
+    return table
+
+
+def _grid(*headings: str) -> Table:
+    table = Table.grid(padding=(0, 2), expand=False)
+    for index, heading in enumerate(headings):
+        left = index == 0 or heading in ("", "objective")
+        table.add_column(justify="left" if left and heading != "req/s" else "right", no_wrap=not left, overflow="fold")
+    table.add_row(*(Text(heading, style="dim") for heading in headings))
+    return table
+
+
+def _rule(words: str) -> RenderableType:
+    return Padding(Rule(Text(words, style="bold"), align="left", style="dim"), (1, 0, 0, 0))
+
+
+def _mean(estimate: Data | None, write: Any) -> str:
+    return "-" if estimate is None else str(write(estimate["mean"]))
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
