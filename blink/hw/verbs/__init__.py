@@ -1,0 +1,1 @@
+"""The frontend and the ring on two hosts, joined by one-sided verbs through pyverbs."""

@@ -1,0 +1,244 @@
+"""The ring's side: registered memory, and a door at which frontends say hello. It posts nothing itself."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from blink.common.errors import InputError
+from blink.hw.verbs.areas import STRUCTURES, Area, ring_areas
+from blink.hw.verbs.device import Device
+from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
+from blink.hw.verbs.hello import HelloError, Identity, RingHello, disagreement, identity_of, pair_of
+from blink.hw.verbs.memory import Registration, RemoteRegion, register
+from blink.hw.verbs.queue_pair import QueuePair
+from blink.hw.native.instance import Config
+
+HELLO_LIMIT_S = 5.0
+"""A frontend that has connected says hello within this time."""
+ALIVE_LIMIT_S = 1.0
+"""One that holds the ring answers within this time when another asks for it; else it is taken to be gone."""
+_QUEUE_ENTRIES = 16
+_MACHINE = Path("/proc/sys/kernel/random/boot_id")
+Asked = Callable[[Frame], Frame]
+"""What a frontend asks for beside the verbs, and the answer."""
+
+
+class Exported(Protocol):
+    """A scheduler's block in memory that can be registered."""
+
+    config: Config
+    backend: str
+
+    @property
+    def dtypes(self) -> dict[str, np.dtype[np.void]]:
+        """Layouts of its structures."""
+
+    def register(self, device: Device, area: Area) -> Registration:
+        """Let peers reach an area."""
+
+
+class HostBlock:
+    """A block in this process's memory."""
+
+    def __init__(
+        self, config: Config, dtypes: dict[str, np.dtype[np.void]], base: int, backend: str = "native"
+    ) -> None:
+        self.config, self.dtypes, self._base, self.backend = config, dtypes, base, backend
+
+    def register(self, device: Device, area: Area) -> Registration:
+        """See Exported."""
+        return register(device, self._base + area.offset_bytes, area.size_bytes, writable=area.writable)
+
+
+class _Attached:
+    """The frontend that has the ring."""
+
+    def __init__(self, control: FrameSocket, pair: QueuePair, peer: str) -> None:
+        self.control, self.pair, self.peer = control, pair, peer
+
+    def end(self) -> None:
+        """The queue pair first: from here on nothing of this frontend arrives."""
+        self.pair.destroy()
+        self.control.close()
+
+
+class RingHost:
+    """Listens and serves one frontend at a time, in a thread of its own. `close` it before the memory goes.
+
+    A second frontend gets the ring if the first has hung up, or does not answer within ALIVE_LIMIT_S; else it is refused.
+    E2 asks for an order that is kept here: the old queue pair is destroyed before the new one exists, so no WRITE of the
+    old frontend lands once the new one has its answer (partner: blink/hw/verbs/attach.py, which writes the epoch after it).
+    """
+
+    def __init__(
+        self, device: Device, block: Exported, identity: Identity, address: tuple[str, int], asked: Asked,
+        found: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self._device, self._block, self._identity, self._asked = device, block, identity, asked
+        self._found = found or {}
+        self._listener = _listener(address)
+        self._registrations: dict[str, Registration] = {}
+        for name, area in ring_areas(block.config, block.dtypes).items():
+            self._registrations[name] = block.register(device, area)
+        self._queue = device.binding.CQ(device.context, _QUEUE_ENTRIES)
+        self._attached: _Attached | None = None
+        self._lock = threading.RLock()
+        self.life = 0
+        self.refused: list[str] = []  # why, the last few
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="blink-ring-host", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._listener.getsockname()[:2]
+        return host, port
+
+    @property
+    def regions(self) -> dict[str, RemoteRegion]:
+        """What a frontend is told of the memory."""
+        return {name: one.region for name, one in self._registrations.items()}
+
+    @property
+    def peer(self) -> str | None:
+        """The frontend that has the ring."""
+        attached = self._attached
+        return None if attached is None else attached.peer
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while not self._over:
+            ready = select.select(self._waiting_for(), [], [], 0.2)[0]
+            if self._listener in ready:
+                with contextlib.suppress(OSError):
+                    end, peer = self._listener.accept()
+                    self._greet(FrameSocket(end), f"{peer[0]}:{peer[1]}")
+            with self._lock:
+                attached = self._attached
+                if attached is not None and attached.control in ready:
+                    self._hear(attached)
+
+    def _waiting_for(self) -> list[socket.socket | FrameSocket]:
+        attached = self._attached
+        return [self._listener] if attached is None else [self._listener, attached.control]
+
+    def _hear(self, attached: _Attached) -> None:
+        try:
+            for frame in attached.control.arrived(0.0):
+                if "ask" in frame:
+                    attached.control.send(self._answer(frame))
+        except FrameError:
+            self.drop()
+
+    def _answer(self, frame: Frame) -> Frame:
+        if frame["ask"] == "now":
+            return {"now_ns": time.clock_gettime_ns(time.CLOCK_MONOTONIC)}
+        return self._asked(frame)
+
+    def _greet(self, control: FrameSocket, peer: str) -> None:
+        try:
+            frame = control.receive(HELLO_LIMIT_S)
+            refusal = disagreement(self._identity, identity_of(frame))
+            their_pair = pair_of(frame)
+        except (FrameError, HelloError) as error:
+            refusal = str(error)
+        with self._lock:
+            if refusal is None and self._attached is not None and self._is_alive(self._attached):
+                refusal = f"slots: frontend {self._attached.peer} has them, and it is alive"
+            if refusal is not None:
+                self._refuse(control, refusal)
+                return
+            self.drop()
+            pair = QueuePair(self._device, self._queue, 1, 0)
+            pair.connect(their_pair)
+            self._attached = _Attached(control, pair, peer)
+            try:
+                control.send(self._hello(pair).plain())
+                self.life += 1
+            except FrameError:
+                self.drop()
+
+    def _hello(self, pair: QueuePair) -> RingHello:
+        return RingHello(
+            identity=self._identity,
+            pair=pair.address,
+            regions=self.regions,
+            structures={name: self._block.dtypes[name] for name in STRUCTURES},
+            backend=self._block.backend,
+            life=self.life,
+            machine=machine_id(),
+            trace_capacity=int(self._block.config["trace_capacity"][0]),
+            found=self._found,
+        )
+
+    def _refuse(self, control: FrameSocket, why: str) -> None:
+        self.refused = [*self.refused[-7:], why]
+        with contextlib.suppress(FrameError):
+            control.send({"refused": why[:1000]})
+        control.close()
+
+    def _is_alive(self, attached: _Attached) -> bool:
+        try:
+            attached.control.send({"ask": "alive"})
+            due = time.monotonic() + ALIVE_LIMIT_S
+            while time.monotonic() < due:
+                for frame in attached.control.arrived(due - time.monotonic()):
+                    if "alive" in frame:
+                        return True
+                    if "ask" in frame:
+                        attached.control.send(self._answer(frame))
+        except FrameError:
+            return False
+        return False
+
+    # --- for the owner ---
+
+    def drop(self) -> None:
+        """Let go of the frontend that has the ring, if one has. Nothing of it arrives any more."""
+        with self._lock:
+            attached, self._attached = self._attached, None
+            if attached is not None:
+                attached.end()
+
+    def close(self) -> None:
+        """No frontend reaches the memory any more."""
+        self._over = True
+        self._thread.join()
+        self._listener.close()
+        self.drop()
+        for registration in self._registrations.values():
+            registration.close()
+        self._queue.close()
+
+
+def machine_id() -> str:
+    """The same for processes that read the same monotonic clock."""
+    try:
+        return _MACHINE.read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def with_boot(identity: Identity, boot_id: str) -> Identity:
+    """The identity of a ring that was seen before."""
+    return replace(identity, boot_id=boot_id)
+
+
+def _listener(address: tuple[str, int]) -> socket.socket:
+    host, port = address
+    try:
+        return socket.create_server(address, family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=8)
+    except OSError as error:
+        raise InputError(f"--listen {host}:{port}: {error.strerror or error}") from None
