@@ -166,7 +166,7 @@ class Cuda:
         from blink.hw.native.lockstep import LockStep, lockstep_settings
 
         return LockStep(
-            lockstep_settings(machine), open_ring=lambda settings: SteppedCudaRing(settings, self.flags)
+            lockstep_settings(machine), open_ring=lambda settings: SteppedCudaRing.open(settings, self.flags)
         )  # fmt: skip
 
     def double_claims(self, rounds: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_backend_conforms_at_a_level(name: str, level: Level, which: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BACKENDS[1:])
 def test_decisions_in_lock_step_are_equal_on_random_scripts(name: str) -> None:
-    names, tally = ("sim", name), Compared()
+    names, tally, windows = ("sim", name), Compared(), Counter[int]()
     openers = (backend_of("sim").stepper, backend_of(name).stepper)
 
     @settings(max_examples=SCRIPTS, deadline=None, suppress_health_check=list(HealthCheck))
@@ -42,10 +43,13 @@ def test_decisions_in_lock_step_are_equal_on_random_scripts(name: str) -> None:
     def body(script: Script) -> None:
         difference = compare_script(names, openers, script, tally)
         assert difference is None, "\n".join(difference.lines())
+        windows[script.machine.limits.window] += 1
 
     body()
+    print(f"{tally.scripts:,} scripts, {tally.decisions:,} decisions, {tally.events:,} events; windows {dict(windows)}")
     assert tally.scripts >= SCRIPTS
     assert tally.decisions > 10 * SCRIPTS
+    assert min(windows[window] for window in (3, 120)) > SCRIPTS // 20
 
 
 @pytest.mark.parametrize("name", BACKENDS)

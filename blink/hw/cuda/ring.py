@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import monotonic_ns
 from typing import Any
 
@@ -15,6 +16,7 @@ from blink.hw.cuda.driver import Cuda
 from blink.hw.cuda.ports import CopyPort, HostAreas, Ingress, MappedPort, Port
 from blink.hw.native.instance import create, planned
 from blink.hw.native.library import Library, address_of
+from blink.hw.native.room import planned_within
 from blink.hw.native.settings import NativeSettings
 from blink.hw.ring import Records, Tokens
 
@@ -34,6 +36,7 @@ class CudaRing:
 
     def __init__(self, cuda: Cuda, library: Library, settings: NativeSettings, ingress: Ingress) -> None:
         self.cuda, self.library, self.settings, self.ingress = cuda, library, settings, ingress
+        self.room = settings
         self.config = planned(library, settings)
         self.base = cuda.allocate(int(self.config["total_bytes"][0]))
         self.copier = Copier(cuda)
@@ -48,12 +51,28 @@ class CudaRing:
     def reset(self) -> None:
         """A fresh ring and a fresh scheduler in the same memory. No scheduler may run."""
         self._tail = 0
-        for first, end in (("", "prompts"), ("state", "trace")):  # nobody reads the rest before it is written
-            start = int(self.config[f"{first}_offset"][0]) if first else 0
-            self.copier.put(self.base + start, self._image[start : int(self.config[f"{end}_offset"][0])].tobytes())
+        for piece in self._fresh():
+            self.copier.put(self.base + piece.start, self._image[piece].tobytes())
         if self._mapped:
             self._mapped.reset(address_of(self._image))
         self.cuda.synchronize()
+
+    def _fresh(self) -> Iterator[slice]:
+        """The pieces of the block that must be fresh: nobody reads the rest before it is written."""
+        for first, end in (("", "prompts"), ("state", "trace")):
+            yield slice(int(self.config[f"{first}_offset"][0]) if first else 0, int(self.config[f"{end}_offset"][0]))
+
+    def renew(self, settings: NativeSettings) -> None:
+        """`reset` with other settings, whose areas are no larger than those of `room`. The graphs stay as they are.
+
+        Only over `Ingress.COPY`. Raises ValueError if there is no room.
+        """
+        assert self._mapped is None, "a mapped ring keeps its areas elsewhere"
+        self.config, self.settings = planned_within(self.library, self.room, settings), settings
+        for piece in self._fresh():
+            self._image[piece] = 0
+        create(self.library, settings, self.config, address_of(self._image))
+        self.reset()
 
     def _open_port(self, image: NDArray[np.uint8]) -> tuple[Port, HostAreas | None]:
         if self.ingress is Ingress.COPY:
@@ -98,19 +117,23 @@ class CudaRing:
     def read(self, name: str, structure: str, count: int = 1) -> Records:
         """A copy of `count` structures that stand at an offset of the configuration."""
         dtype = self.library.dtypes[structure]
-        return np.frombuffer(self.copier.get(self._at(name), count * dtype.itemsize), dtype)
+        return np.frombuffer(self._bytes(name, 0, count * dtype.itemsize), dtype)
 
     def words(self, name: str, offset_bytes: int, count: int) -> Tokens:
         """A copy of `count` u32 words, so far behind an offset of the configuration."""
-        return np.frombuffer(self.copier.get(self._at(name) + offset_bytes, 4 * count), np.uint32)
+        return np.frombuffer(self._bytes(name, offset_bytes, 4 * count), np.uint32)
+
+    def _bytes(self, name: str, offset_bytes: int, size_bytes: int) -> bytes:
+        return self.copier.get(self._at(name) + offset_bytes, size_bytes)
 
     def _at(self, name: str) -> int:
         return self.base + int(self.config[name][0])
 
-    def _state_at(self, field: str) -> int:
+    def _field_offset(self, field: str) -> int:
+        """Of a field of the state, in bytes."""
         fields = self.library.dtypes["state"].fields
         assert fields is not None
-        return self._at("state_offset") + int(fields[field][1])
+        return int(fields[field][1])
 
     @property
     def device_config(self) -> bytes:
@@ -129,7 +152,7 @@ class CudaRing:
 
     def put_state(self, field: str, value: int) -> None:
         """Change an 8-byte field of the state; in order with the other operations."""
-        self.copier.put(self._state_at(field), value.to_bytes(8, "little"))
+        self.copier.put(self._at("state_offset") + self._field_offset(field), value.to_bytes(8, "little"))
 
     def drain(self) -> Records:
         """Trace records that are complete and were not drained before; none within `drain_gap_ns` of the last look."""
@@ -138,7 +161,7 @@ class CudaRing:
         if now - self._drained_ns < self.drain_gap_ns:
             return np.zeros(0, dtype)
         self._drained_ns = now
-        head = int.from_bytes(self.copier.get(self._state_at("trace_head"), 8), "little")  # A4 pairs with R4
+        head = int.from_bytes(self._bytes("state_offset", self._field_offset("trace_head"), 8), "little")  # A4, R4
         count = min(head - self._tail, _RECORDS_A_DRAIN)
         if not count:
             return np.zeros(0, dtype)

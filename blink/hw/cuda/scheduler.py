@@ -78,9 +78,9 @@ class CudaScheduler:
         self.launch()
         self._beat, self._beat_seen_ns = 0, time.monotonic_ns()
 
-    def launch(self) -> None:
-        """Launch the scheduler graph from the host."""
-        self._cuda.launch_graph(self._executable, self.stream)
+    def launch(self, stream: int | None = None) -> None:
+        """Launch the scheduler graph from the host, on a stream of its own unless another is given."""
+        self._cuda.launch_graph(self._executable, self.stream if stream is None else stream)
 
     def wait_until_up(self) -> None:
         """Return once the heart beats. Raises RuntimeError if it does not begin to."""

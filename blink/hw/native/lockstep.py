@@ -186,9 +186,9 @@ class LockStep:
         ]
 
     def _claimed(self, count: int) -> Iterator[Claimed]:
-        config = self.instance.config
-        live = self.instance.read("live_offset", "live", SLOT_COUNT) if count else ()
-        for slot in self._list(0, count):
+        config, slots = self.instance.config, self._list(0, count)
+        live = self.instance.read("live_offset", "live", max(slots) + 1) if slots else ()
+        for slot in slots:
             row = live[slot]
             table = 4 * int(row["place"]) * int(config["blocks_per_place"][0])
             blocks = self.instance.words("block_tables_offset", table, int(row["block_count"]))
