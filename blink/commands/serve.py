@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from blink.serve.options import Options
 
 BACKENDS = ("sim", "native", "cuda")
+ENGINES = {"sim": ("stub",), "native": ("stub", "torch"), "cuda": ("torch", "stub")}
+"""Of each backend, the default first."""
 _NUMBERS: dict[str, tuple[str, float, float, float, str]] = {
     "port": ("N", 8000, 0, 65535, "port to listen on; 0: any that is free"),
     "time-scale": ("X", 1.0, 0, 1e6, "every time of the model is multiplied by X; 0: as fast as it goes"),
@@ -21,7 +23,7 @@ _NUMBERS: dict[str, tuple[str, float, float, float, str]] = {
     "body-max": ("BYTES", 4 << 20, 1024, 1 << 30, "size of a request's body at most"),
     "request-timeout": ("S", 600.0, 0.001, 1e6, "time from a request's arrival after which it is aborted"),
     "drain": ("S", 30.0, 0, 1e6, "time that open requests get to end after SIGTERM"),
-    "linger": ("S", 60.0, 0, 1e6, "native: how long the ring waits for another server after this one died"),
+    "linger": ("S", 60.0, 0, 1e6, "native and cuda: how long the ring waits for another server after this one died"),
     "failure-rate": ("SHARE", 0.0, 0, 1, "share of requests that fail on purpose"),
 }
 """Option -> metavar, default, least, most, help."""
@@ -42,7 +44,13 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         choices=BACKENDS,
         default="sim",
         help="sim: the simulated system in real time (the default); native: the compiled scheduler, its stub engine; "
-        "cuda: the scheduler on a GPU",
+        "cuda: the scheduler on a GPU, and a model",
+    )
+    verb.add_argument(
+        "--engine",
+        choices=("stub", "torch"),
+        help="stub: text that anybody can compute, after the times of the twin; torch: a model answers (default: torch "
+        "with --backend cuda, else stub)",
     )
     verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     for name, (metavar, default, _, _, text) in _NUMBERS.items():
@@ -52,9 +60,15 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verb.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="override an option of the scenario"
     )
-    verb.add_argument("--model", metavar="NAME", help="name of the model (default: its profile's)")
     verb.add_argument(
-        "--tokenizer", metavar="NAME|DIR", default="bytes", help="bytes (the default), smollm2, or a folder"
+        "--model",
+        metavar="NAME",
+        help="name of the model (default: its profile's); with --engine torch the "
+        "model itself: smollm2-135m, a folder in Hugging Face's layout, a GGUF file, or a model profile, which gets "
+        "random weights",
+    )
+    verb.add_argument(
+        "--tokenizer", metavar="NAME|DIR", help="bytes, smollm2, or a folder (default: the model's, else bytes)"
     )
     verb.add_argument("--save-tokenizer", metavar="DIR", help="write the tokenizer's folder there, for clients")
     verb.add_argument("--api-key", metavar="KEY", help="ask for this key (default: the variable BLINK_API_KEY)")
@@ -66,7 +80,9 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verb.add_argument("--record", metavar="FILE", help="write every request and its response to this file")
     verb.add_argument("--replay", metavar="FILE", help="answer from such a file, at its times")
     verb.add_argument("--trace", metavar="FILE", help="write the ring's trace (.ndjson or .parquet) there at the end")
-    verb.add_argument("--ring", metavar="PATH", help="native: socket of the ring's keeper (default: one per port)")
+    verb.add_argument(
+        "--ring", metavar="PATH", help="native and cuda: socket of the ring's keeper (default: one per port)"
+    )
     verb.add_argument(
         "--otel", action="store_true", help="send a span for every request by OTLP (needs the extra otel)"
     )
@@ -94,10 +110,17 @@ def _checked(options: argparse.Namespace) -> Options:
         raise InputError("--ttft and --itl: give both, or neither")
     if options.record and options.replay:
         raise InputError("--record and --replay: give one of them")
+    engines = ENGINES[options.backend]
+    engine = options.engine or engines[0]
+    if engine not in engines:
+        raise InputError(f"--engine {engine}: allowed with --backend native or cuda, not {options.backend}")
+    if engine == "torch" and options.ttft is not None:
+        raise InputError("--ttft and --itl: a model takes the time that it takes; allowed: with --engine stub")
     return Options(
         **values,
         scenario=options.scenario,
         backend=options.backend,
+        engine=engine,
         host=options.host,
         seed=options.seed,
         overrides=tuple(options.set),

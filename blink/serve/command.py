@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blink.common.config import Scenario, load_scenario
-from blink.common.config.load import Override
 from blink.common.errors import InputError
+from blink.common.model_files import SMOLLM2
 from blink.frontend.tokenizer import Tokenizer, open_tokenizer
 from blink.serve.app import App
 from blink.serve.backend import Backend
@@ -28,13 +29,14 @@ def serve(options: Options) -> int:
     """Serve until a signal; the exit code."""
     log = Log(as_json=options.log_json, requests=options.log_requests)
     scenario = scenario_of(options)
-    tokenizer = open_tokenizer(options.tokenizer)
+    model = engine_model(options, scenario)
+    tokenizer = open_tokenizer(options.tokenizer or tokenizer_of(model))
     if options.save_tokenizer is not None:
         tokenizer.save_pretrained(options.save_tokenizer)
     failures = Failures(options.failure_rate, options.failure_kinds, scenario.seed)
     sock = listen(options.host, options.port)
     port = int(sock.getsockname()[1])
-    backend = backend_of(options, scenario, tokenizer, log, port)
+    backend = backend_of(options, scenario, model, tokenizer, log, port)
     complete = False
     spans = _spans(options)
     try:
@@ -81,10 +83,24 @@ def _wrapped(app: Application, options: Options) -> tuple[Application, Callable[
 
 def scenario_of(options: Options) -> Scenario:
     """The scenario with the command line's changes."""
-    overrides: list[Override] = []
-    if options.seed is not None:
-        overrides.append(("--seed", f"seed={options.seed}"))
-    return load_scenario(options.scenario, [*overrides, *options.overrides])
+    return load_scenario(options.scenario, options.all_overrides())
+
+
+def engine_model(options: Options, scenario: Scenario) -> str:
+    """The model that an engine computes, "" for a stub. Raises InputError if none is named."""
+    if options.engine == "stub":
+        return ""
+    model = options.model or scenario.model.profile
+    if not model:
+        raise InputError("--engine torch: needs a model; name it with --model, or in the scenario's model.profile")
+    return model
+
+
+def tokenizer_of(model: str) -> str:
+    """The tokenizer that goes with a model unless another is asked for."""
+    if model == SMOLLM2:
+        return "smollm2"
+    return model if (Path(model) / "tokenizer.json").is_file() else "bytes"
 
 
 def model_name(options: Options, scenario: Scenario) -> str:
@@ -102,7 +118,7 @@ def terms_of(options: Options) -> Terms:
     )
 
 
-def backend_of(options: Options, scenario: Scenario, tokenizer: Tokenizer, log: Log, port: int) -> Backend:
+def backend_of(options: Options, scenario: Scenario, model: str, tokenizer: Tokenizer, log: Log, port: int) -> Backend:
     """The backend of the options. Raises InputError for what cannot run here."""
     if options.ttft is not None and options.itl is not None:
         return _timed(options, scenario, tokenizer, options.ttft, options.itl)
@@ -111,11 +127,9 @@ def backend_of(options: Options, scenario: Scenario, tokenizer: Tokenizer, log: 
 
         text = StubText(scenario, tokenizer, scenario.seed)
         return SimulatedBackend(scenario, text, options.time_scale, options.trace, time.monotonic_ns)
-    if options.backend == "native":
-        from blink.serve.native import open_native
+    from blink.serve.attach import open_ring
 
-        return open_native(options, scenario, StubText(scenario, tokenizer, scenario.seed), log, port)
-    raise InputError("--backend cuda: serving on a GPU is not built yet; allowed: sim, native")
+    return open_ring(options, scenario, model, tokenizer, log, port)
 
 
 def _timed(options: Options, scenario: Scenario, tokenizer: Tokenizer, ttft: str, itl: str) -> Backend:

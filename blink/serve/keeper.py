@@ -15,69 +15,46 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from blink.common.config import Scenario, load_scenario
+from blink.common.errors import InputError
 from blink.common.events import Event
 from blink.common.layout import EPOCH_MODULUS, layout_hash
 from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.states import SLOT_COUNT
 from blink.common.trace import TraceHeader, open_writer
-from blink.hw.native.driver import EVIDENCE
-from blink.hw.native.instance import Instance
-from blink.hw.native.library import load_library
-from blink.hw.native.process import SchedulerProcess, Stop, default_threads
+from blink.hw.native.process import Stop
 from blink.hw.native.records import RecordReader
-from blink.hw.native.run import MONOTONIC_CLOCK, monotonic_ns, settings_of
-from blink.hw.native.settings import NativeSettings
-from blink.perf.plant import Plant
+from blink.hw.native.run import monotonic_ns
 from blink.serve.keeper_link import Incoming, columns_of, write_message
+from blink.serve.kept import Kept, open_kept
+from blink.serve.plan import Order, Plan, plan_of
 
 _TURN_S = 0.02
+_RELAY_S = 0.001
+"""What a server reads of a scheduler on a GPU is so old at most, and as long as a turn takes."""
 _CHUNK_BYTES = 1 << 18
-_LIFE_SHIFT = 32
 _GONE = {"free": 0, "in_use": 0, "recovering": SLOT_COUNT}
 
 
-class Order(msgspec.Struct):
-    """What a keeper is started with. `trace` "" for none."""
-
-    socket: str
-    scenario: str
-    overrides: list[tuple[str, str]]
-    time_scale: float
-    linger_s: float
-    trace: str
-
-
 class Hello(msgspec.Struct):
-    """What a server gets with the descriptor. `life` counts the servers, from 0."""
+    """What a server gets with the descriptor. `life` counts the servers, from 0.
+
+    `drains`: whether the server may drain the scheduler's records from the block.
+    """
 
     digest: str
     size_bytes: int
     start_ns: int
     life: int
     traced: bool
+    drains: bool
     pid: int
-
-
-def settings_digest(settings: NativeSettings) -> str:
-    """The same for settings that can share a ring."""
-    durations = settings.durations
-    parts = (sorted(settings.fields().items()), settings.shapes(), durations.prefill_ns.tolist())
-    return blake2b(repr((parts, durations.decode_ns.tolist())).encode(), digest_size=8).hexdigest()
-
-
-def load(order: Order) -> tuple[Scenario, NativeSettings]:
-    """The scenario of an order and what its scheduler is created with."""
-    scenario = load_scenario(order.scenario, [(name, text) for name, text in order.overrides])
-    return scenario, settings_of(scenario, Plant.of(scenario), order.time_scale)
 
 
 @dataclass(slots=True)
@@ -91,14 +68,14 @@ class _Trace:
 class Keeper:
     """The loop: one server at a time, the scheduler's health, the trace."""
 
-    def __init__(self, order: Order) -> None:
-        scenario, settings = load(order)
-        self._order, self._settings = order, settings
+    def __init__(self, order: Order, plan: Plan, kept: Kept) -> None:
+        """`kept` becomes the keeper's to close."""
+        self._order, self._kept, self._scheduler = order, kept, kept.scheduler
+        self._digest = plan.digest(order)
         self._path = Path(order.socket)
-        self._instance = Instance(load_library(), settings)
-        self._scheduler = SchedulerProcess(self._instance, default_threads())
+        self._scheduler.wait_until_up()
         self._start_ns = monotonic_ns()
-        self._trace = self._open_trace(scenario) if order.trace else None
+        self._trace = self._open_trace(plan) if order.trace else None
         self._life = 0
         self._ended = False
         self._slots, self._idle_reads, self._complete = _GONE, 0, False
@@ -109,22 +86,23 @@ class Keeper:
         self._listener.bind(order.socket)
         self._path.chmod(0o600)
         self._listener.listen(8)
-        self._scheduler.wait_until_up()
 
-    def _open_trace(self, scenario: Scenario) -> _Trace:
+    def _open_trace(self, plan: Plan) -> _Trace:
+        scenario, evidence = plan.scenario, plan.evidence
         header = TraceHeader(
             run=f"serve-{self._start_ns}",
-            backend="native",
+            backend=self._order.backend,
             seed=scenario.seed,
             layout_hash=layout_hash(),
             configuration=scenario.resolved(),
-            clock=MONOTONIC_CLOCK,
+            clock=self._kept.clock,
             token_reads="each",
-            evidence=EVIDENCE,
+            evidence=evidence,
         )
-        recorder = Recorder(open_writer(Path(self._order.trace), header), reads_each=True, evidence=EVIDENCE)
+        recorder = Recorder(open_writer(Path(self._order.trace), header), reads_each=True, evidence=evidence)
         owners: dict[tuple[int, int], Request] = {}
-        records = RecordReader(recorder, lambda slot, generation: owners.get((slot, generation)), self._start_ns)
+        start_ns = self._scheduler.record_ns(self._start_ns)
+        records = RecordReader(recorder, lambda slot, generation: owners.get((slot, generation)), start_ns)
         return _Trace(recorder, records, owners)
 
     # --- the loop ---
@@ -142,24 +120,26 @@ class Keeper:
                 with server:
                     self._serve(server)
                 waiting_since = time.monotonic()
-            self._drain([])
+            self._drain()
             if time.monotonic() - waiting_since > self._order.linger_s or self._scheduler.fault() is not None:
                 self._ended = True
 
     def _serve(self, server: socket.socket) -> None:
         """One server, until it is gone. Others are turned away meanwhile."""
+        kept = self._kept
         hello = Hello(
-            settings_digest(self._settings), self._instance.shared.size_bytes, self._start_ns, self._life,
-            self._trace is not None, os.getpid(),
+            self._digest, kept.shared.size_bytes, self._start_ns, self._life, self._trace is not None,
+            kept.relays or self._trace is None, os.getpid(),
         )  # fmt: skip
         try:
-            socket.send_fds(server, [msgspec.msgpack.encode(hello)], [self._instance.shared.fd])
+            socket.send_fds(server, [msgspec.msgpack.encode(hello)], [kept.shared.fd])
         except OSError:
             return
         incoming, said_goodbye, started = Incoming(), False, self._life == 0
+        turn_s = _RELAY_S if kept.relays else _TURN_S
         while not self._ended:
-            records = self._instance.drain() if self._trace else None
-            ready = select.select([server, self._listener], [], [], _TURN_S)[0]
+            records = kept.drain() if self._drains else None
+            ready = select.select([server, self._listener], [], [], turn_s)[0]
             if self._listener in ready:
                 self._listener.accept()[0].close()
             messages: list[list[Any]] = []
@@ -230,15 +210,19 @@ class Keeper:
 
     def _bury(self, trace: _Trace) -> None:
         """A server died: the trace says so."""
-        if self._restarting is not None and self._instance.header_epoch == self._restarting[1]:
+        if self._restarting is not None and self._kept.header_epoch == self._restarting[1]:
             self._restarted(trace)
         self._restarting = None
         trace.recorder.reader.add(event=Event.CRASHED, t_ns=monotonic_ns() - self._start_ns)
 
-    def _drain(self, messages: list[list[Any]]) -> None:
-        self._take(messages)
-        if self._trace is not None:
-            while (records := self._instance.drain()).size:
+    @property
+    def _drains(self) -> bool:
+        """Whether records are this process's to drain."""
+        return self._trace is not None or self._kept.relays
+
+    def _drain(self) -> None:
+        while self._drains and (records := self._kept.drain()).size:
+            if self._trace is not None:
                 self._trace.records.take(records)
 
     def _flush(self) -> None:
@@ -250,9 +234,9 @@ class Keeper:
 
     def _finish(self, how: Stop) -> None:
         lost = not self._scheduler.stop(how)
-        self._drain([])
+        self._drain()
         if self._trace is not None:
-            dropped = self._instance.state()["trace_dropped"] + lost
+            dropped = self._kept.state()["trace_dropped"] + lost
             complete = self._complete and how is Stop.DRAIN
             self._trace.recorder.close(
                 self._slots, complete=complete, idle_status_reads=self._idle_reads, dropped_by_gpu=dropped
@@ -266,26 +250,39 @@ class Keeper:
         self._listener.close()
         if self._trace is not None:
             self._finish(Stop.ABORT)
-        self._scheduler.kill()
-        self._instance.close()
+        self._kept.close()
 
 
 def main(text: str) -> int:
-    """The process. Its first line on standard output is `up`, or what is wrong; it says nothing afterwards."""
+    """The process. Its lines on standard output are for the server that starts it: `- PROGRESS`, at last `up`, or
+    `wrong SENTENCE` about something that the user can mend, or `failed SENTENCE`. It says nothing afterwards.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
+    order = msgspec.json.decode(text, type=Order)
+    kept: Kept | None = None
     try:
-        keeper = Keeper(msgspec.json.decode(text, type=Order))
+        plan = plan_of(order)
+        kept = open_kept(order, plan, lambda what: print(f"- {what}", flush=True))
+        keeper = Keeper(order, plan, kept)
+        signal.signal(signal.SIGTERM, keeper.stop)
+        print("up", flush=True)
     except Exception as error:
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}", flush=True)
+        with contextlib.suppress(BrokenPipeError):
+            print(_complaint(error), flush=True)
+        if kept is not None:
+            kept.close()
         return 1
-    signal.signal(signal.SIGTERM, keeper.stop)
-    print("up", flush=True)
     sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # the pipe's other end may be gone from here on
     try:
         keeper.run()
     finally:
         keeper.close()
     return 0
+
+
+def _complaint(error: Exception) -> str:
+    sentence = " ".join(str(error).split())
+    return f"wrong {sentence}" if isinstance(error, InputError) else f"failed {type(error).__name__}: {sentence}"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from blink.common.profile import list_profiles
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -12,6 +14,7 @@ class Options:
 
     scenario: str
     backend: str
+    engine: str
     host: str
     port: int
     time_scale: float
@@ -25,7 +28,7 @@ class Options:
     seed: str | None
     overrides: tuple[str, ...]
     model: str | None
-    tokenizer: str
+    tokenizer: str | None
     save_tokenizer: Path | None
     api_key: str | None
     ttft: str | None
@@ -37,3 +40,12 @@ class Options:
     otel: bool
     log_json: bool
     log_requests: bool
+
+    def all_overrides(self) -> list[tuple[str, str]]:
+        """The command line's changes of the scenario, with the option that each comes from."""
+        found = []
+        if self.engine == "torch" and self.model in list_profiles("model"):
+            found.append(("--model", f"model.profile={self.model}"))
+        if self.seed is not None:
+            found.append(("--seed", f"seed={self.seed}"))
+        return [*found, *(("--set", text) for text in self.overrides)]

@@ -34,6 +34,7 @@ from blink.hw.native.library import Library
 from blink.hw.native.link import Link, Message
 from blink.hw.native.memory import SharedBlock
 from blink.hw.native.settings import NativeSettings
+from blink.hw.texts import Texts
 
 _CHECK_NS = 2_000_000
 _EVERYTHING_NS = 1 << 62
@@ -81,13 +82,16 @@ def die() -> None:
 class ServingFrontend(Frontend):
     """The frontend of a run, with a dead one's slots to recover, READs that may be late, and points to die at."""
 
-    def __init__(self, setup: Setup, instance: Instance, link: Link, recorder: Recorder) -> None:
+    def __init__(
+        self, setup: Setup, instance: Instance, link: Link, recorder: Recorder, texts: Texts | None = None
+    ) -> None:
         self._instance, self._start_ns, self._link, self._recorder = instance, setup.start_ns, link, recorder
         super().__init__(
             instance, self.now, self._tell, recorder,
             prompt_area_tokens=setup.settings.prompt_area_tokens,
             reads_max=setup.reads_max,
             burst_max=setup.burst_max,
+            texts=texts,
         )  # fmt: skip
         self.recovery: Recovery | None = None
         self.writes_to_live: int | None = None
