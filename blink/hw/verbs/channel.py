@@ -24,8 +24,7 @@ READ_STAGING_BYTES = 4 << 20
 COMPLETION_LIMIT_S = 5.0
 """The stated bound: no operation waits longer. All retries of the adapter take half a second, up to four times that."""
 _REAP_MAX = 32
-_UNINLINED = 4096
-"""Data of inline requests is read while posting; it stands here until then."""
+_WORD_BYTES = 8
 
 
 class Channel:
@@ -46,10 +45,12 @@ class Channel:
         self._queue = binding.CQ(device.context, send_max)
         self._pair = QueuePair(device, self._queue, send_max, inline_bytes)
         self._pool = WorkPool(send_max)
-        self._out = LocalMemory(device, write_staging_bytes + _UNINLINED)
+        # Behind the staging: what is sent inline, until it is posted, and the word that `look` brings.
+        self._inline_at, self._look_at = write_staging_bytes, write_staging_bytes + inline_bytes * SIGNAL_EVERY
+        self._out = LocalMemory(device, self._look_at + _WORD_BYTES)
         self._in = LocalMemory(device, read_staging_bytes)
         self._staging = StagingRing(write_staging_bytes)
-        self._inline_at = write_staging_bytes
+        self._posted = 0  # requests that the adapter has
         self._batch: list[Any] = []
         self._bytes_out_max = write_staging_bytes // 4
         self._lock = threading.Lock()
@@ -83,24 +84,23 @@ class Channel:
 
     def _write_piece(self, region: RemoteRegion, offset_bytes: int, data: bytes) -> None:
         number = self._take()
-        flags, place, key = 0, self._inline_at, self._out.key
         if len(data) <= self._pair.inline_bytes:
-            # The adapter's library copies it when the batch is posted, so a batch holds at most one inline request.
+            # The adapter's library copies it when the batch is posted; until then each of a batch has its own place.
             flags = self._enums.IBV_SEND_INLINE
-            self._out.put(place, data)
+            place = self._inline_at + self._pair.inline_bytes * len(self._batch)
         else:
-            found = self._staging.place(len(data), number)
-            while found is None:
-                self._empty(number)
-                found = self._staging.place(len(data), number)
-            place = found
-            self._out.put(place, data)
-        element = self._binding.SGE(self._out.address + place, len(data), key)
+            flags, place = 0, self._place(len(data), number)
+        self._out.put(place, data)
+        element = self._binding.SGE(self._out.address + place, len(data), self._out.key)
         request = self._request(number, self._enums.IBV_WR_RDMA_WRITE, element, flags)
         request.set_wr_rdma(region.key, region.address + offset_bytes)
         self._add(request)
-        if flags:
-            self.post()
+
+    def _place(self, size_bytes: int, number: int) -> int:
+        """In the staging of WRITEs; where it is full, completions are waited for."""
+        while (found := self._staging.place(size_bytes, number)) is None:
+            self._empty(number)
+        return found
 
     def read(self, region: RemoteRegion, offset_bytes: int, size_bytes: int, place: int) -> int:
         """READ some bytes to a place in the staging of READs; the number to `wait` for."""
@@ -157,7 +157,8 @@ class Channel:
         self.check()
         if not self._pool.free:
             self._empty(self._pool.taken)
-        return self._pool.take()
+        with self._lock:
+            return self._pool.take()
 
     def _empty(self, before: int) -> None:
         """Wait until something that was posted before request `before` is done."""
@@ -185,6 +186,7 @@ class Channel:
             self.check()
             try:
                 self._pair.raw.post_send(batch[0])
+                self._posted += len(batch)
             except Exception as error:
                 self.failure = LocalError(self._what, f"the adapter takes no work request ({error})")
                 raise self.failure from None
@@ -213,6 +215,33 @@ class Channel:
             else:
                 self._pool.retire(int(entry.wr_id))
         self._staging.release(self._pool.retired)
+
+    def look(self, region: RemoteRegion) -> int | None:
+        """For the other thread: READ one word, to see whether the peer answers; its number, None if this is not the time.
+
+        It is not while a batch is made: requests are numbered in the order in which the adapter gets them.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._posted < self._pool.taken or not self._pool.free:
+                return None
+            number = self._pool.take()
+            element = self._binding.SGE(self._out.address + self._look_at, _WORD_BYTES, self._out.key)
+            request = self._request(number, self._enums.IBV_WR_RDMA_READ, element, self._enums.IBV_SEND_SIGNALED)
+            request.set_wr_rdma(region.key, region.address)
+            self._pair.raw.post_send(request)
+            self._posted += 1
+            return number
+        except Exception as error:
+            self.fail(LocalError("a look at the peer", str(error)))
+            return None
+        finally:
+            self._lock.release()
+
+    def give_up(self) -> None:
+        """Nothing has come back for too long."""
+        self.fail(NoCompletionError(self._what, f"nothing came back within {self._limit_s:g} s"))
 
     def check(self) -> None:
         """Raises the failure if there is one."""

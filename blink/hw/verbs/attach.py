@@ -1,0 +1,191 @@
+"""The frontend's side of getting a ring: hello over TCP, then a queue pair that is joined to the ring's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from blink.common.errors import InputError
+from blink.hw.verbs.channel import COMPLETION_LIMIT_S, Channel
+from blink.hw.verbs.device import Device
+from blink.hw.verbs.failure import ConnectionFailedError, ControlLostError
+from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
+from blink.hw.verbs.hello import HelloError, Identity, RingHello, ring_hello_of
+from blink.hw.verbs.host import machine_id
+from blink.hw.verbs.memory import RemoteRegion
+
+CONNECT_LIMIT_S = 5.0
+ANSWER_LIMIT_S = 15.0
+"""For what is asked beside the verbs: a scheduler that is told to drain takes a while."""
+ATTEMPTS = 8
+"""How often a connection is tried before it is given up, and what is waited in between, doubled each time."""
+FIRST_WAIT_S, WAIT_MAX_S = 0.25, 4.0
+IDLE_LOOK_S = 0.5
+"""If nothing has come back for so long, one word is READ: a peer that is gone shows even where nobody asks for anything."""
+_TURN_S = 0.02
+_CLOCK_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The ring's monotonic clock minus this machine's, in nanoseconds, known to within `error_ns`; 0 on one machine."""
+
+    offset_ns: int = 0
+    error_ns: int = 0
+    shared: bool = True
+
+
+class Attachment:
+    """A connection to a ring: verbs in `channel`, everything else in `ask`. `close` it.
+
+    A thread does what must go on while the frontend is busy or idle: it takes completions, answers whether this frontend
+    lives, notices that the other side has hung up, and looks after a peer that has been silent. It never holds what the
+    token path waits for, beyond a bounded number of completions: it tries a lock and goes away if that is taken.
+    """
+
+    def __init__(self, device: Device, control: FrameSocket, channel: Channel, hello: RingHello) -> None:
+        self._device, self._control, self.channel, self.hello = device, control, channel, hello
+        self._answers: list[Frame] = []
+        self._answered = threading.Condition()
+        self._asking = threading.Lock()
+        self._looked: tuple[int, float] | None = None
+        self._over = False
+        self._thread = threading.Thread(target=self._progress, name="blink-verbs-progress", daemon=True)
+        self._thread.start()
+        self.clocks = self._compare_clocks()
+
+    def region(self, name: str) -> RemoteRegion:
+        """Memory of the ring's side by name. Raises ControlLostError if it has none."""
+        try:
+            return self.hello.regions[name]
+        except KeyError:
+            raise ControlLostError("hello", f"the ring's side names no region {name!r}") from None
+
+    # --- beside the verbs ---
+
+    def ask(self, frame: Frame, limit_s: float = ANSWER_LIMIT_S) -> Frame:
+        """Ask the ring's side for something, and its answer. Raises ControlLostError if none comes."""
+        with self._asking:
+            with self._answered:
+                self._answers.clear()
+            try:
+                self._control.send(frame)
+            except FrameError as error:
+                raise ControlLostError(str(frame.get("ask")), str(error)) from None
+            due = time.monotonic() + limit_s
+            with self._answered:
+                while not self._answers:
+                    if self._control.closed or not self._answered.wait(min(0.1, max(0.0, due - time.monotonic()))):
+                        if self._control.closed or time.monotonic() >= due:
+                            raise ControlLostError(str(frame.get("ask")), f"no answer within {limit_s:g} s")
+                return self._answers.pop(0)
+
+    def _compare_clocks(self) -> Clocks:
+        if self.hello.machine == machine_id():
+            return Clocks()
+        best: tuple[int, int] | None = None
+        for _ in range(_CLOCK_ROUNDS):
+            before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            theirs = _whole(self.ask({"ask": "now"}, CONNECT_LIMIT_S).get("now_ns"))
+            after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+            found = (after - before) // 2, theirs - (before + after) // 2
+            best = found if best is None else min(best, found)
+        assert best is not None
+        return Clocks(best[1], best[0], shared=False)
+
+    # --- the thread ---
+
+    def _progress(self) -> None:
+        while not self._over and not self._control.closed:
+            try:
+                for frame in self._control.arrived(_TURN_S):
+                    self._take(frame)
+            except (FrameError, OSError, ValueError) as error:
+                if not self._over:
+                    self.channel.fail(ControlLostError("the connection to the ring", str(error)))
+                self._control.closed = True
+            if self.channel.failure is None:
+                self._look()
+        with self._answered:
+            self._answered.notify_all()
+
+    def _take(self, frame: Frame) -> None:
+        if frame.get("ask") == "alive":
+            self._control.send({"alive": True})
+            return
+        with self._answered:
+            self._answers.append(frame)
+            self._answered.notify_all()
+
+    def _look(self) -> None:
+        self.channel.reap_if_free()
+        silent_s = (time.monotonic_ns() - self.channel.completed_ns) / 1e9
+        if silent_s < IDLE_LOOK_S:
+            self._looked = None
+        elif self._looked is None:
+            number = self.channel.look(self.region("header"))
+            if number is not None:
+                self._looked = number, time.monotonic()
+        elif time.monotonic() - self._looked[1] > COMPLETION_LIMIT_S:
+            self.channel.give_up()
+
+    def close(self) -> None:
+        """Destroy the queue pair, then hang up: E2 begins with an old connection that is gone."""
+        self._over = True
+        self.channel.fail(ControlLostError("the connection to the ring", "it is closed"))
+        self._thread.join()
+        self.channel.close()
+        self._control.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where a ring is to be had, and what the frontend takes it to be."""
+
+    host: str
+    port: int
+    identity: Identity
+    attempts: int = ATTEMPTS
+
+    def open(self, device: Device) -> Attachment:
+        """Say hello and join. One try; raises ConnectionFailedError if nobody is there, InputError if it is refused."""
+        try:
+            end = socket.create_connection((self.host, self.port), CONNECT_LIMIT_S)
+        except OSError as error:
+            raise ControlLostError(f"--connect {self.host}:{self.port}", error.strerror or str(error)) from None
+        control = FrameSocket(end)
+        channel = Channel(device)
+        try:
+            control.send({**self.identity.plain(), "pair": channel.address.plain(), "process": os.getpid()})
+            hello = ring_hello_of(control.receive(CONNECT_LIMIT_S))
+            channel.connect(hello.pair)
+        except (FrameError, HelloError) as error:
+            channel.close()
+            control.close()
+            if isinstance(error, HelloError):
+                raise InputError(f"--connect {self.host}:{self.port}: refused: {error}") from None
+            raise ControlLostError(f"--connect {self.host}:{self.port}", str(error)) from None
+        return Attachment(device, control, channel, hello)
+
+    def open_patiently(self, device: Device) -> Attachment:
+        """The same, tried so many times, with growing pauses. Raises the last failure."""
+        wait_s = FIRST_WAIT_S
+        for left in range(self.attempts - 1, -1, -1):
+            try:
+                return self.open(device)
+            except ConnectionFailedError:
+                if not left:
+                    raise
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, WAIT_MAX_S)
+        raise AssertionError("attempts is at least 1")
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int):
+        raise ControlLostError("clocks", f"{value!r} is no time")
+    return value
