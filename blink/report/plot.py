@@ -98,10 +98,10 @@ def _draw(figure: Any, run: StoredRun) -> None:
     figure.suptitle(_title(summary), x=0.01, ha="left", fontsize=11)
     slo = read_toml(run.path / SCENARIO_NAME).get("slo", {}) if (run.path / SCENARIO_NAME).is_file() else {}
     start_ns = int(run.requests["sent_ns"].min())
-    _latency_over_time(latency, run.requests, start_ns, slo)
-    _load_over_time(load, run.requests, start_ns, summary["blink"]["batch"]["limit"])
-    _memory_over_time(memory, run.requests, start_ns, summary["blink"]["kv_blocks"]["limit"])
-    _distributions(spread, run.requests)
+    latency_over_time(latency, run.requests, start_ns, slo)
+    load_over_time(load, run.requests, start_ns, summary["blink"]["batch"]["limit"])
+    memory_over_time(memory, run.requests, start_ns, summary["blink"]["kv_blocks"]["limit"])
+    distributions(spread, run.requests)
     _parts(parts, summary["blink"]["ttft_parts_mean_ms"])
 
 
@@ -112,7 +112,8 @@ def _title(summary: dict[str, Any]) -> str:
     return f"{summary['label']}: {served}{rate}{stopped}"
 
 
-def _latency_over_time(axes: Any, requests: dict[str, I64], start_ns: int, slo: dict[str, float]) -> None:
+def latency_over_time(axes: Any, requests: dict[str, I64], start_ns: int, slo: dict[str, float]) -> None:
+    """TTFT and E2E of each request, logarithmic, over the time it was sent."""
     rows = np.flatnonzero(requests["first_token_ns"] >= 0)
     rows = rows[:: max(1, -(-len(rows) // POINTS_MAX))]
     together = bool(np.all(requests["sent_ns"] == start_ns))
@@ -144,12 +145,13 @@ def _latency_over_time(axes: Any, requests: dict[str, I64], start_ns: int, slo: 
         handle.set_alpha(1)
 
 
-def _load_over_time(axes: Any, requests: dict[str, I64], start_ns: int, batch_limit: int) -> None:
-    claimed = _claimed_ns(requests)
+def load_over_time(axes: Any, requests: dict[str, I64], start_ns: int, batch_limit: int) -> None:
+    """Requests that run and that wait, over time, with the limit of the batch where it is near."""
+    claimed = claimed_ns(requests)
     served = claimed >= 0
     sent, last = requests["sent_ns"], requests["last_token_ns"]
-    waiting = _steps(sent[served], claimed[served])
-    running = _steps(claimed[served], last[served])
+    waiting = levels_over_time(sent[served], claimed[served])
+    running = levels_over_time(claimed[served], last[served])
     for (at_ns, count), colour, name in ((running, BLUE, "running"), (waiting, ORANGE, "not yet claimed")):
         axes.step((at_ns - start_ns) / NS_PER_S, count, where="post", color=colour, linewidth=1, label=name)
     peak = max(int(running[1].max()), int(waiting[1].max()))
@@ -161,10 +163,13 @@ def _load_over_time(axes: Any, requests: dict[str, I64], start_ns: int, batch_li
     axes.legend(loc="upper right", ncols=3, frameon=True, framealpha=0.9, edgecolor="none", fontsize=8)
 
 
-def _memory_over_time(axes: Any, requests: dict[str, I64], start_ns: int, total: int) -> None:
-    claimed = _claimed_ns(requests)
+def memory_over_time(axes: Any, requests: dict[str, I64], start_ns: int, total: int) -> None:
+    """KV blocks that are held, in percent of all, over time."""
+    claimed = claimed_ns(requests)
     served = (claimed >= 0) & (requests["kv_block_count"] > 0)
-    at_ns, blocks = _steps(claimed[served], requests["last_token_ns"][served], requests["kv_block_count"][served])
+    at_ns, blocks = levels_over_time(
+        claimed[served], requests["last_token_ns"][served], requests["kv_block_count"][served]
+    )
     share = 100 * blocks / total if total else blocks
     axes.fill_between((at_ns - start_ns) / NS_PER_S, share, step="post", color=GREEN, alpha=0.25, linewidth=0)
     axes.step((at_ns - start_ns) / NS_PER_S, share, where="post", color=GREEN, linewidth=1)
@@ -172,7 +177,8 @@ def _memory_over_time(axes: Any, requests: dict[str, I64], start_ns: int, total:
     named(axes, f"KV blocks reserved, % of {total:,}", "s since the first request")
 
 
-def _distributions(axes: Any, requests: dict[str, I64]) -> None:
+def distributions(axes: Any, requests: dict[str, I64]) -> None:
+    """Share of completed requests that had at most a TPOT, a TTFT, an E2E latency."""
     done = metrics.completed(requests)
     samples = (
         ("TPOT", metrics.tpot_ns(done), GREEN),
@@ -221,14 +227,14 @@ def _label(axes: Any, row: int, begin: float, value: float, total: float) -> Non
     axes.text(y=row, s=_figure(value), va="center", fontsize=8, **place)
 
 
-def _claimed_ns(requests: dict[str, I64]) -> I64:
+def claimed_ns(requests: dict[str, I64]) -> I64:
     """When each request was claimed: the parts of TTFT up to the claim, added to its sending; -1 if it got no token."""
     upto = TTFT_PARTS[: TTFT_PARTS.index("ring_wait_ns") + 1]
     claimed = requests["sent_ns"] + np.sum([requests[name] for name in upto], axis=0, dtype=np.int64)
     return np.where(requests["first_token_ns"] >= 0, claimed, -1)
 
 
-def _steps(starts: I64, ends: I64, sizes: I64 | None = None) -> tuple[I64, I64]:
+def levels_over_time(starts: I64, ends: I64, sizes: I64 | None = None) -> tuple[I64, I64]:
     """Times, and the sum of the sizes of the intervals that are open from each time on; thinned to what can be seen."""
     weights = np.ones(len(starts), dtype=np.int64) if sizes is None else sizes
     at = np.concatenate((starts, ends))

@@ -1,4 +1,5 @@
-"""The folder of a run: summary.json, requests.parquet, scenario.toml, the trace, and PARTIAL if the run was stopped.
+"""The folder of a run: summary.json, requests.parquet, scenario.toml, the trace, and PARTIAL if the run was stopped;
+answers.json if a model was asked something.
 
 Every file is written beside its place and renamed, summary.json last: where it stands, the rest is whole. The bytes
 depend on the run alone.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -25,6 +26,7 @@ from blink.common.summary import summarize
 SUMMARY_NAME = "summary.json"
 REQUESTS_NAME = "requests.parquet"
 SCENARIO_NAME = "scenario.toml"
+ANSWERS_NAME = "answers.json"
 PARTIAL_NAME = "PARTIAL"
 PARTIAL_TEXT = "The run was stopped before its end: its figures cover what had happened by then.\n"
 
@@ -70,6 +72,12 @@ class RunDir:
         text = to_json(summary)
         put(self.path / SUMMARY_NAME, lambda part: part.write_text(text, encoding="utf-8"))
         return summary
+
+    def write_answers(self, answers: Sequence[tuple[str, str]]) -> None:
+        """Write prompts with what a model answered."""
+        rows = [{"prompt": prompt, "answer": answer} for prompt, answer in answers]
+        text = json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+        put(self.path / ANSWERS_NAME, lambda part: part.write_text(text, encoding="utf-8"))
 
     def remove_trace(self) -> None:
         """Take back the trace of a run that is refused after all."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from blink.common.errors import InputError
@@ -62,8 +63,10 @@ def _client(distributed: Any, name: str, count: int | None) -> Iterator[Any]:
         return
     # One thread a process: the simulator is Python and would share one core. No dashboard: nothing listens outside.
     with (
+        TemporaryDirectory(prefix="blink-cluster-") as scratch,
         distributed.LocalCluster(
             n_workers=count,
+            local_directory=scratch,
             threads_per_worker=1,
             host="127.0.0.1",
             dashboard_address=None,
