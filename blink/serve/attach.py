@@ -45,13 +45,13 @@ def open_ring(
     )  # fmt: skip
     plan = plan_of(order)
     make = _frontend(order, plan, scenario, tokenizer)
-    end = _connect(path)
+    end = connect(path)
     if end is None:
         _start(order, log)
-        end = _connect(path)
+        end = connect(path)
     if end is None:
         raise InputError(f"--ring {path}: the keeper of the ring did not answer")
-    hello, block = _greeted(end, path)
+    hello, block = greeted(end, path)
     if hello.digest != plan.digest(order):
         end.close()
         raise InputError(
@@ -92,7 +92,8 @@ def _readable(model: str, tokenizer: Tokenizer) -> Callable[[Tokens], list[int]]
 # --- the keeper ---
 
 
-def _connect(path: Path) -> socket.socket | None:
+def connect(path: Path) -> socket.socket | None:
+    """A connection to the keeper of a ring, None if there is no keeper. Raises InputError for another trouble."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         end.connect(str(path))
@@ -105,7 +106,8 @@ def _connect(path: Path) -> socket.socket | None:
     return end
 
 
-def _greeted(end: socket.socket, path: Path) -> tuple[Hello, SharedBlock]:
+def greeted(end: socket.socket, path: Path) -> tuple[Hello, SharedBlock]:
+    """What a keeper says first, and its ring. Raises InputError if it turns this server away."""
     end.settimeout(START_LIMIT_S)
     try:
         data, fds, _, _ = socket.recv_fds(end, 4096, 1)

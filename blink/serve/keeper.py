@@ -140,8 +140,6 @@ class Keeper:
         while not self._ended:
             records = kept.drain() if self._drains else None
             ready = select.select([server, self._listener], [], [], turn_s)[0]
-            if self._listener in ready:
-                self._listener.accept()[0].close()
             messages: list[list[Any]] = []
             gone = False
             if server in ready:
@@ -151,6 +149,8 @@ class Keeper:
                 except (OSError, ValueError):
                     data = b""
                 gone = not data
+            if self._listener in ready and _is_quiet(server):
+                self._listener.accept()[0].close()  # it is alive and has said everything: no successor of it
             for message in messages:
                 started = started or message[0] in ("restarted", "rows")
                 said_goodbye = said_goodbye or message[0] == "bye"
@@ -251,6 +251,17 @@ class Keeper:
         if self._trace is not None:
             self._finish(Stop.ABORT)
         self._kept.close()
+
+
+def _is_quiet(server: socket.socket) -> bool:
+    """Whether a connection is there, with nothing to be read: neither bytes nor its end."""
+    try:
+        server.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def main(text: str) -> int:

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blink.hw.cuda.kernels import Kernels
 from blink.hw.cuda.lockstep import load_kernels
 from blink.hw.cuda.run import GPU_CLOCK
 from blink.hw.cuda.scheduler import CudaScheduler
@@ -36,9 +35,11 @@ class Kept(Protocol):
     server may drain the shared block, too. Where it is False, a record is drained once: by the server, or for a trace.
     """
 
-    scheduler: Running
     clock: dict[str, Any]
     relays: bool
+
+    @property
+    def scheduler(self) -> Running: ...
 
     @property
     def shared(self) -> SharedBlock:
@@ -56,6 +57,15 @@ class Kept(Protocol):
 
     def close(self) -> None:
         """End the scheduler and give everything back."""
+
+
+class Lasting(Running, Protocol):
+    """A scheduler whose memory stays in use for as long as it would not end."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class NativeKept:
@@ -121,16 +131,22 @@ class CudaKept:
     clock = GPU_CLOCK
     relays = True
 
-    def __init__(self, order: Order, plan: Plan, say: Say, kernels: Kernels | None = None) -> None:
-        kernels = kernels or load_kernels()  # the context is made before PyTorch loads anything
-        self._engine: Engine | None = None
+    def __init__(self, ring: SharedRing, scheduler: Lasting, engine: Engine | None = None) -> None:
+        """Everything becomes this object's to close."""
+        self._ring, self._engine = ring, engine
+        self.scheduler: Lasting = scheduler
+
+    @classmethod
+    def opened(cls, order: Order, plan: Plan, say: Say) -> CudaKept:
+        """On the first GPU. Raises InputError for what is missing."""
+        kernels = load_kernels()  # the context is made before PyTorch loads anything
+        engine: Engine | None = None
         if plan.engine is not None:
             say(f"loading {order.model}")
-            self._engine = TorchEngine.of_model(order.model, plan.engine, device="cuda")
-        self._ring = SharedRing(kernels.cuda, load_library(), plan.settings)
-        say("capturing graphs" if self._engine is None else f"capturing {len(self._engine.shapes)} graphs")
-        self._cuda_scheduler = CudaScheduler(kernels, self._ring, self._engine)
-        self.scheduler: Running = self._cuda_scheduler
+            engine = TorchEngine.of_model(order.model, plan.engine, device="cuda")
+        ring = SharedRing(kernels.cuda, load_library(), plan.settings)
+        say("capturing graphs" if engine is None else f"capturing {len(engine.shapes)} graphs")
+        return cls(ring, CudaScheduler(kernels, ring, engine), engine)
 
     @property
     def shared(self) -> SharedBlock:
@@ -159,8 +175,8 @@ class CudaKept:
 
     def close(self) -> None:
         """See Kept. What a scheduler uses that would not end is left to the end of the process."""
-        self._cuda_scheduler.close()
-        if not self._cuda_scheduler.is_running:
+        self.scheduler.close()
+        if not self.scheduler.is_running:
             self._ring.close()
             if self._engine:
                 self._engine.close()
@@ -169,5 +185,5 @@ class CudaKept:
 def open_kept(order: Order, plan: Plan, say: Say) -> Kept:
     """A fresh ring with its scheduler, which is not waited for yet. Raises InputError for what is missing here."""
     if order.backend == "cuda":
-        return CudaKept(order, plan, say)
+        return CudaKept.opened(order, plan, say)
     return HostModelKept(order, plan, say) if plan.engine is not None else NativeKept(plan)

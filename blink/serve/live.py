@@ -92,7 +92,7 @@ class LiveFrontend(ServingFrontend):
 
     def _tell_times(self, live: Live) -> None:
         """What is known of a job's times, unless it has been told."""
-        if live.job.claimed_ns < 0:
+        if live.job.stored_ns < 0:
             for name in ("published_ns", "claimed_ns", "stored_ns"):
                 time_ns = getattr(live.request, name)
                 if time_ns >= 0:

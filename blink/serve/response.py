@@ -111,7 +111,7 @@ class Response:
         choice, job = self._choices[index], self.jobs[index]
         if job is None or self.end_ns >= 0:
             return
-        if self.claimed_ns < 0:
+        if self._stored_ns < 0:  # known later than a first token, where records are relayed
             self.claimed_ns, self._stored_ns, self._published_ns = job.claimed_ns, job.stored_ns, job.published_ns
         before = choice.token_count
         text = choice.push(tokens) if tokens else ""
