@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,7 +42,10 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verb = verbs.add_parser(
         "run", help="simulate or serve a scenario", description="Run a scenario and print what came of it."
     )
-    verb.add_argument("scenario", metavar="SCENARIO", help="scenario TOML file")
+    verb.add_argument(
+        "scenario", metavar="SCENARIO", nargs="?", help="scenario TOML file; --engine torch needs none: then the model "
+        "answers prompts, those of --prompt or a dozen that come with this program, and the run is kept",
+    )  # fmt: skip
     verb.add_argument(
         "--backend",
         choices=BACKENDS,
@@ -93,8 +97,10 @@ def execute(options: argparse.Namespace) -> int:
     from blink.common.summary import summarize
     from blink.report.rundir import RunDir
 
-    _check_trace_options(options)
     _check_gpu_options(options)
+    if options.scenario is None:
+        _prompts_instead(options)
+    _check_trace_options(options)
     scenario = load_scenario(options.scenario, _overrides(options))
     if options.trace is not None:
         scenario = _whole_trace(scenario, options.set)
@@ -104,16 +110,38 @@ def execute(options: argparse.Namespace) -> int:
         result = _run(scenario, folder, backend, show_progress=not options.no_progress)
         if options.strict:
             _refuse_out_of_range(result, folder)
+        answers = list(zip(options.prompt, getattr(backend, "texts", ()), strict=False))
+        if folder and answers:
+            folder.write_answers(answers)
         summary = folder.write(result) if folder else summarize(result)
     except BaseException:
         if folder:
             folder.discard()
         raise
-    _print(summary, folder, as_json=options.json)
-    if options.prompt and not options.json:
-        for prompt, text in zip(options.prompt, getattr(backend, "texts", ()), strict=False):
-            print(f"\n> {prompt}\n{text}")
+    _print(summary, answers, folder, as_json=options.json)
     return EXIT_INTERRUPTED if result.partial else 0
+
+
+def _prompts_instead(options: argparse.Namespace) -> None:
+    """Without a SCENARIO a model answers prompts, and the run is kept in a new folder of `out`."""
+    from blink.hw.prompts import SCENARIO, default_prompts, model_override
+
+    if options.engine != "torch":
+        raise InputError("SCENARIO is missing; allowed: a scenario file, or none with --backend cuda --engine torch")
+    if options.trace is not None:
+        raise InputError("--trace: needs a SCENARIO; allowed: without one, --prompt")
+    options.scenario = str(SCENARIO)
+    options.prompt = options.prompt or default_prompts()
+    given = [model_override(options.model)] if options.model else []
+    options.set = [*given, f"workload.requests={len(options.prompt)}", *options.set]
+    if options.out is None:
+        name = Path(options.model).name if options.model else "prompts"
+        options.out = str(next(path for path in _numbered(Path("out") / name) if not path.exists()))
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
 
 
 def _check_gpu_options(options: argparse.Namespace) -> None:
@@ -230,7 +258,9 @@ def _refuse_out_of_range(result: RunResult, folder: RunDir | None) -> None:
     raise InputError(f"--strict: {outside[0]}{more}")
 
 
-def _print(summary: dict[str, object], folder: RunDir | None, as_json: bool) -> None:
+def _print(
+    summary: dict[str, object], answers: Sequence[tuple[str, str]], folder: RunDir | None, as_json: bool
+) -> None:
     from rich.console import Console
 
     from blink.report.rundir import to_json
@@ -240,5 +270,9 @@ def _print(summary: dict[str, object], folder: RunDir | None, as_json: bool) -> 
         sys.stdout.write(to_json(summary))
         return
     print_table(summary, Console(file=sys.stdout, soft_wrap=False))
+    for prompt, answer in answers:
+        print(f"\n> {prompt}\n{answer.strip()}")
+    if answers:
+        print()
     if folder:
         print(f"Kept in {folder.path}")

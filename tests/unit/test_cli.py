@@ -71,7 +71,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         ([], "the following arguments are required: COMMAND (see blink --help)"),
         (["fly"], "argument COMMAND: invalid choice: 'fly'"),
-        (["run"], "the following arguments are required: SCENARIO (see blink run --help)"),
+        (["run"], "SCENARIO is missing; allowed: a scenario file, or none with"),
         (["run", "x.toml", "--wings"], "unrecognized arguments: --wings"),
         (["run", "nowhere.toml"], "nowhere.toml: cannot be read: No such file or directory"),
         (["run", "."], ".: cannot be read: Is a directory"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from blink.common.config import Scenario
+from blink.common.errors import InputError
 from blink.common.model_files import SMOLLM2
 from blink.common.request import Request
 from blink.common.results import RunResult
@@ -17,7 +18,7 @@ from blink.hw.cuda.engine_run import Answers, System, engine_settings, serve_eng
 from blink.hw.cuda.lockstep import load_kernels
 from blink.hw.cuda.ports import Ingress
 from blink.hw.engines.contract import Engine
-from blink.hw.engines.torch_engine import EngineLimits, TorchEngine
+from blink.hw.engines.torch_engine import EngineLimits, TorchEngine, is_random
 from blink.hw.native.run import Progress
 from blink.hw.ring import Tokens
 from blink.perf.plant import Plant
@@ -79,6 +80,11 @@ class ModelRun:
         return result
 
     def _tokenizer(self) -> Tokenizer:
+        if is_random(self.model):
+            raise InputError(
+                f"--model: {self.model!r} has random weights and no tokenizer, so it answers no prompt; allowed: "
+                f"{SMOLLM2}, or a folder with a tokenizer.json"
+            )
         return open_tokenizer("smollm2" if self.model == SMOLLM2 else self.model)
 
 
