@@ -50,6 +50,7 @@ class Channel:
         self._out = LocalMemory(device, self._look_at + _WORD_BYTES)
         self._in = LocalMemory(device, read_staging_bytes)
         self._staging = StagingRing(write_staging_bytes)
+        self._closed = False
         self._posted = 0  # requests that the adapter has
         self._batch: list[Any] = []
         self._bytes_out_max = write_staging_bytes // 4
@@ -278,6 +279,9 @@ class Channel:
         """Destroy the queue pair first: whatever was under way ends, here and at the other side."""
         self.fail(LocalError(self._what, "the connection is closed"))
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
             self._pair.destroy()
             self._queue.close()
             self._out.close()

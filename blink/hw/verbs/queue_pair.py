@@ -88,9 +88,7 @@ class QueuePair:
 
     def _way_to(self, peer: QueuePairAddress) -> Any:
         binding = self._device.binding
-        route = binding.GlobalRoute(
-            dgid=binding.GID(peer.gid), sgid_index=self._device.gid_index, hop_limit=_HOP_LIMIT
-        )
+        route = binding.GlobalRoute(dgid=binding.GID(peer.gid), sgid_index=self._device.gid_index, hop_limit=_HOP_LIMIT)
         is_global = int(self._device.is_ethernet)
         return binding.AHAttr(gr=route, is_global=is_global, dlid=peer.lid, port_num=PORT)
 
