@@ -36,6 +36,7 @@ PROFILE_KINDS = (
     "colocation",
     "power",
     "price",
+    "fleet",
 )
 CONSTANT_KINDS = ("measured", "published", "fitted", "assumed")
 RANGED_KINDS = ("measured", "fitted")

@@ -116,3 +116,10 @@ class RunResult:
     )  # each a sentence: outside a profile's range, skipped trace rows, ...
     counters: dict[str, int] = field(default_factory=dict)  # frontend and link: status_reads, writes, coalesced, ...
     accounts: dict[str, float] = field(default_factory=dict)  # mean watts, joules, US dollars (blink.perf.energy)
+    replica_ns: int = 0  # of a fleet: the time that its replicas were there, together
+    fleet: dict[str, Any] = field(default_factory=dict)  # plain data on router and replicas (blink.sim.fleet)
+
+    @property
+    def scheduler_ns(self) -> int:
+        """The time over which the scheduler's integrals run: the duration, or that of all replicas together."""
+        return self.replica_ns or self.duration_ns

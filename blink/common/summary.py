@@ -105,7 +105,7 @@ def _ms(value_ns: float | None) -> float | None:
 
 
 def _blink(result: RunResult, done: dict[str, I64]) -> dict[str, Any]:
-    scheduler, duration_ns = result.scheduler, result.duration_ns
+    scheduler, duration_ns = result.scheduler, result.scheduler_ns
     return {
         "seed": result.scenario.get("seed"),
         "partial": result.partial,
@@ -138,6 +138,7 @@ def _blink(result: RunResult, done: dict[str, I64]) -> dict[str, Any]:
         "accounts": accounts(result, done),
         "notes": list(result.notes),
         "counters": dict(sorted(result.counters.items())),
+        **({"fleet": result.fleet} if result.fleet else {}),
     }
 
 

@@ -34,6 +34,7 @@ class Bounds:
     output_tokens_max: int
     block_tokens: int
     block_count: int
+    output_rule: str = ""  # in words, for outputs that are cut
 
 
 def request_rows(
@@ -43,19 +44,26 @@ def request_rows(
 
     `asked` is the output_tokens_max of each request before the context and the capacity of a slot cut it.
     """
-    context = plant.context_tokens
-    longest = min(context - 1, plant.prefill_table.fallback.sequence)
+    bounds = bounds_of(plant, output_capacity_tokens)
+    rows, refusals, cut = bounded_rows(bounds, load, asked)
+    return rows, refusals, [cut_note(bounds, cut)] if cut else []
+
+
+def bounds_of(plant: Plant, output_capacity_tokens: int) -> Bounds:
+    """What a request of Blink must keep to."""
+    longest = min(plant.context_tokens - 1, plant.prefill_table.fallback.sequence)
     rule = f"the context holds {longest} and one of output"
     blocks = plant.memory.kv_block_count
-    bounds = Bounds(context, longest, rule, output_capacity_tokens, plant.limits.block_tokens, blocks)
-    rows, refusals, cut = bounded_rows(bounds, load, asked)
-    notes = []
-    if cut:
-        notes.append(
-            f"output_tokens_max of {cut} requests was cut to what the context ({context} tokens) "
-            f"and the output capacity of a slot ({output_capacity_tokens} tokens) hold"
-        )
-    return rows, refusals, notes
+    cut = (
+        f"the context ({plant.context_tokens} tokens) and the output capacity of a slot "
+        f"({output_capacity_tokens} tokens) hold"
+    )
+    return Bounds(plant.context_tokens, longest, rule, output_capacity_tokens, plant.limits.block_tokens, blocks, cut)
+
+
+def cut_note(bounds: Bounds, cut: int) -> str:
+    """What a reader must know if `cut` requests get less output than they asked for."""
+    return f"output_tokens_max of {cut} requests was cut to what {bounds.output_rule}"
 
 
 def bounded_rows(bounds: Bounds, load: Load, asked: I64) -> tuple[list[Request], dict[int, str], int]:

@@ -7,8 +7,9 @@ wall = (server + cpu + gpus) / efficiency of the supplies + dpu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from blink.common.profile import Constant, constant, load_profile, typed_values
 from blink.common.results import RunResult
 from blink.common.units import NS_PER_S
 from blink.perf.dpu import DpuProfile
+from blink.perf.fleet import FleetProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.host.profile import HostProfile
 from blink.perf.host.scenario import interference_of
@@ -130,9 +132,7 @@ def account(scenario: Scenario, result: RunResult) -> dict[str, float]:
     dpu_w = DpuProfile.load(scenario.dpu.profile).power_w if with_dpu else 0.0
     wall_w = power.wall_w(cpu_w, gpu_w, dpu_w)
     seconds = result.duration_ns / NS_PER_S
-    threads = prices.attended_threads if kind in KINDS_WITHOUT_HOST else scenario.host.reserved_cores
-    per_hour = gpus * prices.gpu_usd_per_hour + threads * prices.host_thread_usd_per_hour
-    per_hour += prices.dpu_usd_per_hour if with_dpu else 0.0
+    per_hour = usd_per_hour(scenario, prices)
     joules = wall_w * seconds
     return {
         "cpu_utilization": used.cpu,
@@ -148,11 +148,79 @@ def account(scenario: Scenario, result: RunResult) -> dict[str, float]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one replica of a fleet did, and for how long it was paid for."""
+
+    result: RunResult
+    paid_ns: int
+
+
+def fleet_account(scenario: Scenario, fleet: FleetProfile, parts: Sequence[Part], duration_ns: int) -> dict[str, float]:
+    """The same of a fleet: its replicas share hosts, each of which draws what a server draws beside its GPUs.
+
+    Other jobs run on every host as the scenario has them. Replicas that were paid for during a part of the run count
+    for that part; so do their hosts. Shares are means over the time that was paid for.
+    """
+    shape = ModelShape.load(scenario.model.hf_config or scenario.model.profile or "")
+    gpu = GpuProfile.load(scenario.gpu.profile)
+    power, prices = PowerProfile.load(scenario.power.profile), PriceProfile.load(scenario.prices.profile)
+    gpus, kind = scenario.gpu.tensor_parallel, scenario.system.kind
+    seconds, paid_ns = duration_ns / NS_PER_S, sum(part.paid_ns for part in parts)
+    if duration_ns <= 0 or not paid_ns:
+        return {}
+    weights = [part.paid_ns / paid_ns for part in parts]
+    used = [
+        utilization(scenario, shape, gpu, replace(part.result, duration_ns=part.paid_ns))
+        if part.paid_ns
+        else Utilization(0.0, 0.0, 0.0, 0.0)
+        for part in parts
+    ]
+    gpu_w = gpus * math.fsum(
+        part.paid_ns / duration_ns * power.gpu_w(gpu, one.gpu_busy, one.gpu_memory, one.gpu_compute)
+        for part, one in zip(parts, used, strict=True)
+    )
+    replicas = paid_ns / duration_ns
+    hosts = max(1.0, replicas * fleet.hosts(len(parts), gpus) / len(parts))
+    own_ns = sum(part.result.counters.get("host_cpu_ns", 0) for part in parts)
+    cpu = _cpu_share(scenario, own_ns / duration_ns / hosts)
+    with_dpu = kind in KINDS_WITH_DPU
+    cpu_w = hosts * power.cpu_w(cpu)
+    dpu_w = replicas * DpuProfile.load(scenario.dpu.profile).power_w if with_dpu else 0.0
+    wall_w = (hosts * power.server_w + cpu_w + gpu_w) / power.supply_efficiency + dpu_w
+    joules = wall_w * seconds
+    per_hour = replicas * usd_per_hour(scenario, prices)
+    return {
+        "cpu_utilization": cpu,
+        "gpu_busy": math.fsum(share * one.gpu_busy for share, one in zip(weights, used, strict=True)),
+        "gpu_memory_utilization": math.fsum(share * one.gpu_memory for share, one in zip(weights, used, strict=True)),
+        "gpu_compute_utilization": math.fsum(share * one.gpu_compute for share, one in zip(weights, used, strict=True)),
+        "cpu_w": cpu_w,
+        "gpu_w": gpu_w,
+        "dpu_w": dpu_w,
+        "wall_w": wall_w,
+        "energy_j": joules,
+        "cost_usd": per_hour * seconds / SECONDS_PER_HOUR + joules / JOULES_PER_KWH * prices.energy_usd_per_kwh,
+    }
+
+
+def usd_per_hour(scenario: Scenario, prices: PriceProfile) -> float:
+    """What one replica is charged at, energy apart: its GPUs, the threads kept for it, its DPU."""
+    kind = scenario.system.kind
+    threads = prices.attended_threads if kind in KINDS_WITHOUT_HOST else scenario.host.reserved_cores
+    per_hour = scenario.gpu.tensor_parallel * prices.gpu_usd_per_hour + threads * prices.host_thread_usd_per_hour
+    return per_hour + (prices.dpu_usd_per_hour if kind in KINDS_WITH_DPU else 0.0)
+
+
 def _cpu(scenario: Scenario, result: RunResult) -> float:
+    return _cpu_share(scenario, result.counters.get("host_cpu_ns", 0) / result.duration_ns)
+
+
+def _cpu_share(scenario: Scenario, own_threads: float) -> float:
+    """How busy a host is with the other jobs and so many threads of engines."""
     threads = HostProfile.load(scenario.host.profile).thread_count
     others = min(interference_of(scenario).total("cpu_share"), threads)
-    own = result.counters.get("host_cpu_ns", 0) / result.duration_ns
-    return min(1.0, (others + own) / threads)
+    return min(1.0, (others + own_threads) / threads)
 
 
 def _weight_bytes(shape: ModelShape, rows: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Generator
+from typing import Protocol
 
 import simpy
 
@@ -11,6 +12,13 @@ from blink.common.request import Request
 from blink.common.results import I64, Outcome
 from blink.sim.clock import Clock, at
 from blink.workload.requests import Requests
+
+
+class Ends(Protocol):
+    """Who is told that a request is over."""
+
+    def ended(self, request: Request, at_ns: int) -> None:
+        """It is over for its client at `at_ns`, now or later."""
 
 
 class Clients:

@@ -29,7 +29,7 @@ from blink.perf.energy import account
 from blink.perf.host.scenario import host_conditions
 from blink.perf.host_engine import HostEngineProfile
 from blink.perf.plant import Plant
-from blink.sim.client import Clients
+from blink.sim.client import Clients, Ends
 from blink.sim.clock import Clock
 from blink.sim.dpu import Cores, Dpu
 from blink.sim.engines.run import simulate_engine
@@ -61,6 +61,10 @@ def simulate(
     now_ns)` is called now and then; once `stop()` is true the run ends early and its result is marked partial.
     Raises InputError for what cannot run.
     """
+    if scenario.fleet is not None:
+        from blink.sim.fleet.run import simulate_fleet  # it is made of what stands here
+
+        return simulate_fleet(scenario, requests, trace_path=trace_path, progress=progress, stop=stop)
     system = scenario.system
     if isinstance(system, HostDrivenSystem):
         return simulate_engine(scenario, system, requests, trace_path=trace_path, progress=progress, stop=stop)
@@ -94,9 +98,12 @@ class Model:
         load: Requests,
         recorder: Recorder | None,
         path: type[TokenPath] = TokenPath,
+        env: Clock | None = None,
+        ends: Ends | None = None,
     ) -> None:
+        """`env` and `ends`: of a fleet, in which others keep the time and send the requests, by `receive`."""
         self._scenario, self._plant, self._rows, self._refusals, self._rec = scenario, plant, rows, refusals, recorder
-        self._env = self.env = env = Clock()
+        self._env = self.env = env = env or Clock()
         self._messages = MessageProfile.load()
         stepwise = scenario.run.mode == "step"
         graph = topology(scenario)
@@ -148,28 +155,48 @@ class Model:
         concurrency = arrivals.concurrency if arrivals is not None and arrivals.kind == "closed-loop" else None
         patience = cancel_after_ns(scenario, load)
         self.clients = Clients(env, rows, load, patience, concurrency, self._send, self.dpu.cancel)
+        self._ends: Ends = ends or self.clients
         self.path.completed = self._completed
         self.dpu.refuse = self._refuse
 
     def _send(self, request: Request) -> None:
         if request.request_id in self._refusals:
             request.outcome = Outcome.REFUSED
-            self.clients.ended(request, self._env.now)
+            self._ends.ended(request, self._env.now)
             return
         self.dpu.receive(request, self._messages.request_bytes(request.prompt_tokens))
 
     def _refuse(self, request: Request, reason: str) -> None:
         self._refusals[request.request_id] = reason
         request.outcome = Outcome.REFUSED
-        self.clients.ended(request, self._env.now)
+        self._ends.ended(request, self._env.now)
 
     def _completed(self, request: Request) -> None:
         if request.outcome is not Outcome.CANCELLED:  # a client that hung up has gone already
-            self.clients.ended(request, max(request.last_token_ns, self._env.now))
+            self._ends.ended(request, max(request.last_token_ns, self._env.now))
+
+    def start(self) -> None:
+        """The scheduler begins now."""
+        self._env.process(self.gpu.run())
+
+    def receive(self, request: Request) -> None:
+        """A request of a fleet is handed to this replica now."""
+        self._rows.append(request)
+        self.requests[request.request_id] = request
+        self._send(request)
+
+    def cancel(self, request: Request) -> None:
+        """The client of a request that was handed to this replica hangs up now."""
+        self.dpu.cancel(request)
+
+    @property
+    def running_count(self) -> int:
+        """Sequences that hold a place in the batch."""
+        return self.gpu.running_count
 
     def run(self, progress: Progress | None, stop: Callable[[], bool] | None) -> bool:
         """Let time pass until nothing is left to happen; True if it was stopped before."""
-        self._env.process(self.gpu.run())
+        self.start()
         self._env.process(self.clients.run())
         return drain(self._env, self.clients, len(self._rows), progress, stop, self._flush)
 

@@ -25,6 +25,10 @@ class Stream(IntEnum):
     MORE_FAULTS = 22  # a drill's bad descriptors and time limits
     SERVING = 30  # times of tokens that a server is told to keep to
     SERVER_FAILURES = 31  # failures that a server is told to show
+    REPLICAS = 40  # the seed of each replica of a fleet but the first
+    ROUTER = 41  # choices of a router
+    OUTAGES = 42  # when a replica fails, and for how long
+    PREFIXES = 43  # which prompts begin alike
 
 
 def generator(seed: int, stream: Stream) -> np.random.Generator:

@@ -11,6 +11,7 @@ from blink.common.profile import CONSTANT_KINDS, PROFILE_KINDS, RANGED_KINDS, Co
 from blink.perf.dpu import DpuProfile
 from blink.perf.energy import PowerProfile, PriceProfile
 from blink.perf.engine import EngineProfile
+from blink.perf.fleet import FleetProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.host.colocation import Colocation
 from blink.perf.host.interference import InterfererProfile
@@ -38,6 +39,7 @@ TYPED = {
     "colocation": Colocation,
     "power": PowerProfile,
     "price": PriceProfile,
+    "fleet": FleetProfile,
 }
 
 

@@ -1,5 +1,6 @@
 """The scenario: one TOML file: what runs, on what, under which load. Only here does the contract use pydantic."""
 
+from blink.common.config.fleet import Fleet
 from blink.common.config.hardware import Dpu, Gpu, Links, Model
 from blink.common.config.host import Host, InterferenceMix, MitigationSet, Power, Prices
 from blink.common.config.load import load_scenario, parse_scenario
@@ -11,6 +12,7 @@ from blink.common.config.workload import Workload
 
 __all__ = [
     "Dpu",
+    "Fleet",
     "Frontend",
     "Gpu",
     "Host",

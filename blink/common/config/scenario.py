@@ -11,13 +11,19 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from blink.common.config.fields import REQUIRED, Int, Table, Text, option, refuse
+from blink.common.config.fleet import Fleet
 from blink.common.config.hardware import Dpu, Gpu, Links, Model
 from blink.common.config.host import Host, InterferenceMix, MitigationSet, Power, Prices
 from blink.common.config.serving import Frontend, Limits, Run, Slo, Trace
 from blink.common.config.system import DEFAULT_SYSTEM, System
 from blink.common.config.workload import CapOutput, Workload
 
-FILE_FIELDS = ("model.hf_config", "workload.lengths.file", "workload.trace.file", "interference.jobs.file")
+FILE_FIELDS = (
+    "model.hf_config",
+    "workload.lengths.file",
+    "workload.trace.file",
+    "interference.jobs.file",
+)
 PROFILE_FIELDS = (
     "system.profile",
     "model.profile",
@@ -29,6 +35,7 @@ PROFILE_FIELDS = (
     "interference.jobs.profile",
     "power.profile",
     "prices.profile",
+    "fleet.profile",
 )
 
 
@@ -54,6 +61,7 @@ class Scenario(Table):
     power: Power = option(Power(), "What the server draws.")
     prices: Prices = option(Prices(), "What the hardware costs.")
     run: Run = option(Run(), "How the simulation is carried out.")
+    fleet: Fleet | None = option(None, "Replicas of all this behind one router. Unset: one, without a router.")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

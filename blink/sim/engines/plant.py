@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from blink.common.config import Scenario
 from blink.common.config.system import HostDrivenSystem
 from blink.common.errors import InputError
+from blink.common.policy import default_decode_batches
 from blink.common.units import GIB
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
@@ -54,6 +55,13 @@ class EnginePlant:
         )
         blocks = system.num_gpu_blocks or _kv_blocks(scenario, step, profile, limits)
         return cls(system, profile, step, context, blocks, limits)
+
+    @property
+    def captured_count(self) -> int:
+        """Graphs that are captured before it serves: one for each batch size of decoding."""
+        if not self.system.cuda_graphs:
+            return 0
+        return len(default_decode_batches(min(self.profile.captured_batch_max, self.limits.seqs_max)))
 
 
 def _kv_blocks(scenario: Scenario, step: StepModel, profile: HostEngineProfile, limits: BatchLimits) -> int:

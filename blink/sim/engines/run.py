@@ -11,10 +11,10 @@ from blink.common.lifecycle import LifeHeader, LifeWriter
 from blink.common.ranges import range_notes
 from blink.common.request import Request, request_table
 from blink.common.results import Outcome, RunResult
-from blink.perf.admission import Bounds, bounded_rows
+from blink.perf.admission import Bounds, bounded_rows, cut_note
 from blink.perf.energy import account
 from blink.perf.host.scenario import host_conditions
-from blink.sim.client import Clients
+from blink.sim.client import Clients, Ends
 from blink.sim.clock import Clock
 from blink.sim.engines import sglang, trtllm, vllm
 from blink.sim.engines.blocks import BlockPool
@@ -71,19 +71,27 @@ class EngineModel:
         load: Requests,
         trace_path: FilePath | None,
         conditions: Conditions | None,
+        env: Clock | None = None,
+        ends: Ends | None = None,
+        plant: EnginePlant | None = None,
     ) -> None:
+        """`env` and `ends`: of a fleet, in which others keep the time and send the requests, by `receive`."""
         self._scenario, self._load = scenario, load
-        self._plant = plant = EnginePlant.of(scenario, system)
+        self._plant = plant = plant or EnginePlant.of(scenario, system)
         self._layout = layout = LAYOUTS[system.kind]
-        self._env = env = Clock()
+        self._env = self.env = env = env or Clock()
         self._threads: list[HostThread] = []
         self._messages = MessageProfile.load()
-        asked = output_tokens_asked(scenario, load)
-        self._rows, self._refusals, self._cut = bounded_rows(_bounds(plant), load, asked)
+        self._rows: list[Request] = []
+        self._refusals: dict[int, str] = {}
+        self._cut = 0
+        if ends is None:
+            asked = output_tokens_asked(scenario, load)
+            self._rows, self._refusals, self._cut = bounded_rows(bounds_of(plant), load, asked)
         self.recorder = None
         if trace_path is not None:
             writer = LifeWriter(trace_path, _header(scenario, plant, load))
-            self.recorder = LifecycleRecorder(env, writer, len(self._rows))
+            self.recorder = LifecycleRecorder(env, writer, len(load))
         host = conditions or host_conditions(scenario, layout.busy_threads)
         graph = topology(scenario)
         self._wire(host, Path(graph, "client", "dpu"), Path(graph, "dpu", "client"))
@@ -91,7 +99,8 @@ class EngineModel:
         concurrency = arrivals.concurrency if arrivals is not None and arrivals.kind == "closed-loop" else None
         patience = cancel_after_ns(scenario, load)
         self.clients = Clients(env, self._rows, load, patience, concurrency, self._send, self.server.cancel)
-        self.server.ended = self.clients.ended
+        self._ends: Ends = ends or self.clients
+        self.server.ended = self._ends.ended
 
     def _wire(self, host: Conditions, to_host: Path, to_client: Path) -> None:
         """Threads and what they work on. The clients' network ends at the host as it ends at the DPU with Blink."""
@@ -106,7 +115,7 @@ class EngineModel:
         detokenizer = thread(Stream.DETOKENIZER) if layout.detokenizer_process else None
         tokenizer = thread(Stream.TOKENIZER) if layout.tokenizer_thread else None
         delivery_ns = to_client.one_way_ns(self._messages.chunk_bytes)
-        self.text = TextPath(profile, TextThreads(loop, detokenizer), delivery_ns, len(self._rows))
+        self.text = TextPath(profile, TextThreads(loop, detokenizer), delivery_ns, len(self._load))
         self.server = Server(
             self._env, profile, ServerThreads(loop, tokenizer), to_host, plant.limits.block_tokens, self.text,
             self.recorder,
@@ -125,25 +134,44 @@ class EngineModel:
     def _send(self, request: Request) -> None:
         if request.request_id in self._refusals:
             request.outcome = Outcome.REFUSED
-            self.clients.ended(request, self._env.now)
+            self._ends.ended(request, self._env.now)
             return
         self.server.receive(request, self._messages.request_bytes(request.prompt_tokens))
 
+    def start(self) -> None:
+        """The core begins now."""
+        self._env.process(self.core.run())
+
+    def receive(self, request: Request) -> None:
+        """A request of a fleet is handed to this replica now."""
+        self._rows.append(request)
+        self._send(request)
+
+    def cancel(self, request: Request) -> None:
+        """The client of a request that was handed to this replica hangs up now."""
+        self.server.cancel(request)
+
+    @property
+    def running_count(self) -> int:
+        """Sequences that hold a place in the batch."""
+        return self.batching.running_count
+
     def run(self, progress: Progress | None, stop: Callable[[], bool] | None) -> bool:
         """Let time pass until nothing is left to happen; True if it was stopped before."""
-        self._env.process(self.core.run())
+        self.start()
         self._env.process(self.clients.run())
         return drain(self._env, self.clients, len(self._rows), progress, stop)
+
+    def observed(self) -> dict[str, tuple[int, int]]:
+        """What was asked of the step model."""
+        return self.core.ranges.observed()
 
     def result(self, partial: bool) -> RunResult:
         """Columns and counters of the run."""
         notes = load_notes(self._scenario, self._load)
-        context = self._plant.context_tokens
         if self._cut:
-            notes.append(
-                f"output_tokens_max of {self._cut} requests was cut to what the context ({context} tokens) holds"
-            )
-        notes += range_notes(self._plant.step.range_violations(self.core.ranges.observed()))
+            notes.append(cut_note(bounds_of(self._plant), self._cut))
+        notes += range_notes(self._plant.step.range_violations(self.observed()))
         table = request_table(self._rows)
         sent = table["sent_ns"][table["sent_ns"] >= 0]
         start = int(sent.min()) if sent.size else 0
@@ -186,13 +214,15 @@ class Admissions:
             self._rec.preempted(sequence)
 
 
-def _bounds(plant: EnginePlant) -> Bounds:
+def bounds_of(plant: EnginePlant) -> Bounds:
+    """What a request of an engine must keep to."""
     longest, rule = plant.context_tokens - 1, f"the context holds {plant.context_tokens - 1} and one of output"
     if not plant.limits.chunked and plant.limits.tokens_max < longest:
         longest = plant.limits.tokens_max
         rule = f"a step without chunked prefill holds {longest}"
+    cut = f"the context ({plant.context_tokens} tokens) holds"
     return Bounds(
-        plant.context_tokens, longest, rule, plant.context_tokens, plant.limits.block_tokens, plant.block_count
+        plant.context_tokens, longest, rule, plant.context_tokens, plant.limits.block_tokens, plant.block_count, cut
     )
 
 

@@ -1,0 +1,1 @@
+"""Several replicas of the twin on one clock, behind a router."""

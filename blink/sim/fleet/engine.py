@@ -1,0 +1,118 @@
+"""What a replica is made of: the twin as it stands, of whatever serving stack, on the fleet's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from blink.common.config import Scenario
+from blink.common.config.system import HostDrivenSystem
+from blink.common.request import Request
+from blink.common.results import RunResult
+from blink.perf.admission import Bounds, bounds_of
+from blink.perf.fleet import FleetProfile
+from blink.perf.link import LinkProfile
+from blink.perf.plant import Plant
+from blink.perf.step import StepModel
+from blink.sim.client import Ends
+from blink.sim.clock import Clock
+from blink.sim.engines.plant import EnginePlant
+from blink.sim.engines.run import EngineModel
+from blink.sim.engines.run import bounds_of as engine_bounds
+from blink.sim.run import Model
+from blink.workload.requests import Requests
+from blink.workload.streams import Stream
+
+_SEED_BITS = 63
+
+
+class Engine(Protocol):
+    """A model without clients of its own."""
+
+    def start(self) -> None: ...
+
+    def receive(self, request: Request) -> None: ...
+
+    def cancel(self, request: Request) -> None: ...
+
+    def observed(self) -> dict[str, tuple[int, int]]: ...
+
+    @property
+    def running_count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine, and what makes a result of it (of the requests that it was handed; True: the run was stopped)."""
+
+    engine: Engine
+    result: Callable[[bool], RunResult]
+
+
+class EngineMaker:
+    """Makes the replicas of a scenario. What stays the same during a run is worked out once for all of them."""
+
+    def __init__(self, scenario: Scenario, profile: FleetProfile, load: Requests, env: Clock) -> None:
+        """Raises InputError for what a single replica could not run either."""
+        self._load, self._env = load, env
+        self._scenario = _behind_router(scenario, profile)
+        system = scenario.system
+        self._system = system if isinstance(system, HostDrivenSystem) else None
+        self._plant = Plant.of(self._scenario) if self._system is None else None
+        self._engine_plant = EnginePlant.of(self._scenario, self._system) if self._system else None
+
+    @property
+    def bounds(self) -> Bounds:
+        """What a request must keep to."""
+        if self._plant is not None:
+            return bounds_of(self._plant, self._scenario.limits.output_capacity_tokens)
+        assert self._engine_plant is not None
+        return engine_bounds(self._engine_plant)
+
+    @property
+    def step(self) -> StepModel:
+        """How long steps take."""
+        plant = self._plant or self._engine_plant
+        assert plant is not None
+        return plant.step
+
+    @property
+    def graph_count(self) -> int:
+        """Graphs that a replica captures before it serves. Of a host-driven engine: one for each batch size."""
+        if self._plant is not None:
+            return self._plant.prefill_table.count() + self._plant.decode_table.count()
+        assert self._engine_plant is not None
+        return self._engine_plant.captured_count
+
+    def make(self, index: int, ends: Ends) -> Built:
+        """The engine of a replica: the first has the scenario's own random numbers, each other has its own."""
+        scenario = self._scenario.model_copy(update={"seed": replica_seed(self._scenario.seed, index)})
+        if self._plant is not None:
+            model = Model(scenario, self._plant, [], {}, self._load, None, env=self._env, ends=ends)
+            return Built(model, lambda partial: model.result([], partial))
+        assert self._system is not None
+        engine = EngineModel(
+            scenario, self._system, self._load, None, None, env=self._env, ends=ends, plant=self._engine_plant
+        )
+        return Built(engine, engine.result)
+
+
+def replica_seed(seed: int, index: int) -> int:
+    """The scenario's seed for the first replica; for others one that depends on it and on their number."""
+    if not index:
+        return seed
+    words = np.random.SeedSequence(seed, spawn_key=(int(Stream.REPLICAS), index)).generate_state(1, np.uint64)
+    return int(words[0]) >> (64 - _SEED_BITS)
+
+
+def _behind_router(scenario: Scenario, profile: FleetProfile) -> Scenario:
+    """One replica's scenario: the first hop is longer by that between router and frontend, on the way back too."""
+    links = scenario.links
+    if profile.router_hop_ns:
+        first = LinkProfile.load(links.profile).hops[0].name
+        extra = {**links.extra_latency_ns, first: links.extra_latency_ns.get(first, 0) + profile.router_hop_ns}
+        links = links.model_copy(update={"extra_latency_ns": extra})
+    return scenario.model_copy(update={"fleet": None, "links": links})
