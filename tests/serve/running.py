@@ -27,17 +27,17 @@ LIMIT_S = 60.0
 class Server:
     """`blink serve` with these options, once it is ready. Its log is in `log`."""
 
-    def __init__(self, *options: str, scenario: Path = SCENARIO) -> None:
+    def __init__(self, *options: str, scenario: Path = SCENARIO, start_limit_s: float = START_LIMIT_S) -> None:
         self.log = Path(tempfile.mkstemp(suffix=".log")[1])
         command = [sys.executable, "-m", "blink.cli", "serve", str(scenario), "--port", "0", *options]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         environment.pop("BLINK_API_KEY", None)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=environment)
-        self.port = self._wait()
+        self.port = self._wait(start_limit_s)
 
-    def _wait(self) -> int:
-        due = time.monotonic() + START_LIMIT_S
+    def _wait(self, limit_s: float) -> int:
+        due = time.monotonic() + limit_s
         while time.monotonic() < due:
             found = re.search(r"ready on http://[^ ]*:(\d+)", self.text())
             if found:

@@ -1,4 +1,4 @@
-"""The native backend: the scheduler outlives its server."""
+"""A ring with a keeper: the scheduler outlives its server, on the host and on a GPU, with the stub engine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from blink.cli import main
+from tests.hw.cuda_help import GPU_MARKS
 from tests.hw.native_help import needs_compiler
 from tests.serve.running import Server, open_stream, running, wait_for
 
@@ -20,9 +21,9 @@ pytestmark = needs_compiler
 BODY = {"prompt": "Hello", "max_tokens": 40, "ignore_eos": True}
 
 
-@pytest.fixture
-def ring(tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    yield ("--backend", "native", "--ring", str(tmp_path / "ring.sock"))
+@pytest.fixture(params=["native", pytest.param("cuda", marks=GPU_MARKS)])
+def ring(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    yield ("--backend", request.param, "--engine", "stub", "--ring", str(tmp_path / "ring.sock"))
 
 
 def test_both_backends_say_the_same_and_the_trace_conforms(ring: tuple[str, ...], tmp_path: Path) -> None:
