@@ -115,8 +115,11 @@ def saturation(load: Data) -> str:
 
 
 def half(estimate: Data) -> str:
-    """Half an interval, such as " ±0.3"; nothing where there is none."""
-    return "" if estimate["low"] is None else f" ±{number((estimate['high'] - estimate['low']) / 2)}"
+    """Half an interval with two digits that count, such as " ±0.31"; nothing where there is none."""
+    if estimate["low"] is None:
+        return ""
+    width = (estimate["high"] - estimate["low"]) / 2
+    return f" ±{float(f'{width:.2g}'):g}"
 
 
 def headroom(verdict: Data) -> str:

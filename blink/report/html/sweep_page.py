@@ -146,7 +146,7 @@ def _curves(data: Data) -> list[Section]:
 
 
 CHART_NOTE = (
-    "Rates on a logarithmic axis. Throughput: the grey line is what was offered; a ring marks the saturation point. "
+    "Throughput: the grey line is what was offered; a ring marks the saturation point. "
     "Latencies: the thin line is the scenario's own objective. Beyond saturation a latency says how long the run was."
 )
 
@@ -225,13 +225,9 @@ def _offered(axes: Any, curves: Curves) -> None:
 
 
 def _axes(axes: Any, rates: Sequence[float], logarithmic: bool) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator
 
-    if rates[-1] >= 4 * rates[0]:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlim(rates[0] / 1.05, rates[-1] * 1.05)
-        plain_log(axes.xaxis)
+    axes.set_xlim(0, rates[-1] * 1.03)
     if logarithmic:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
