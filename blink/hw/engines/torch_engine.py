@@ -201,7 +201,7 @@ def load_spec(model: str) -> DecoderSpec:
     path = Path(model)
     if model == SMOLLM2 or path.suffix == ".gguf":
         return GgufModel(smollm2_file() if model == SMOLLM2 else path).spec()
-    if not is_random(model) and path.is_dir():
+    if not is_random(model):
         return DecoderSpec.from_hf(path)
     return random_spec(ModelShape.load(model))
 
@@ -214,14 +214,17 @@ def load_model(model: str, device: str, dtype: Any, seed: int = 0) -> tuple[Deco
         spec = file.spec()
         return spec, file.weights(spec, device, dtype)
     spec = load_spec(model)
-    if not is_random(model) and path.is_dir():
+    if not is_random(model):
         return spec, safetensors_weights(path, spec, device, dtype)
     return spec, random_weights(spec, device, dtype, seed)
 
 
 def is_random(model: str) -> bool:
-    """Whether a model is a profile's name, and so gets random weights."""
-    return model != SMOLLM2 and model in list_profiles("model")
+    """Whether a model gets random weights: it is the name of a profile, or a profile's file."""
+    path = Path(model)
+    if model == SMOLLM2 or path.suffix == ".gguf":
+        return False
+    return model in list_profiles("model") or not path.is_dir()
 
 
 def _check(limits: EngineLimits, shape: ModelShape) -> None:
