@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ class EngineProfile:
 
     `*_accesses` count reads and writes, outside the matrix products, of one element per token and layer: of the hidden
     state, of all query heads, of all key heads, of the FFN's inner state. `elementwise_efficiency` is the share of the
-    bandwidth of a plain copy at which those accesses run.
+    bandwidth of a plain copy at which those accesses run. Products are computed in tiles of whole powers of two of
+    tokens, up to `product_tile_tokens`; 1: of single tokens.
     """
 
     name: str
@@ -30,6 +32,7 @@ class EngineProfile:
     ffn_accesses: float = constant("accesses", 0)
     elementwise_efficiency: float = constant("ratio", 0.01, 1, default=1.0)
     logit_accesses: float = constant("accesses", 1)
+    product_tile_tokens: int = constant("tokens", 1, default=1)
     graph_bytes: int = constant("bytes", 0)
     workspace_bytes: int = constant("bytes", 0)
 
@@ -38,3 +41,11 @@ class EngineProfile:
         """A shipped engine by name, or a user's profile TOML by path. InputError says what is wrong with it."""
         profile = load_profile("engine", name_or_path)
         return cls(name=profile.name, constants=profile.constants, **typed_values(cls, profile))
+
+    def tiled(self, tokens: float) -> float:
+        """Tokens that a product over `tokens` computes: up to the largest tile a power of two, beyond it whole tiles."""
+        most = self.product_tile_tokens
+        if most == 1 or tokens <= 1:
+            return tokens
+        tile = most if tokens >= most else 1 << (math.ceil(tokens) - 1).bit_length()
+        return math.ceil(tokens / tile) * tile

@@ -32,6 +32,11 @@ class GpuProfile:
     peer_bandwidth_bytes_per_s: float = constant("bytes/s", 1)
     all_reduce_latency_ns: int = constant("ns")
 
+    # The clock under load (blink.perf.throttle); 0: it does not fall.
+    throttle_time_ns: int = constant("ns", default=0)
+    throttle_compute: float = constant("ratio", 0, 1, default=0.0)
+    throttle_memory: float = constant("ratio", 0, 1, default=0.0)
+
     # The scheduler's loop around a graph.
     trivial_node_ns: int = constant("ns")
     launch_ns: int = constant("ns")

@@ -9,6 +9,7 @@ from blink.common.config import Scenario
 from blink.common.errors import InputError
 from blink.common.events import GraphKind
 from blink.common.policy import GraphShape, GraphTable
+from blink.perf.corrections import StepCorrections
 from blink.perf.dpu import DpuProfile
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
@@ -40,7 +41,8 @@ class Plant:
         shape = ModelShape.load(scenario.model.hf_config or scenario.model.profile or "")
         gpu = GpuProfile.load(scenario.gpu.profile)
         engine = EngineProfile.load(engine_name(scenario))
-        step = StepModel(shape, gpu, DTYPE_BYTES, scenario.gpu.tensor_parallel, engine)
+        corrections = StepCorrections.load(scenario.model.steps) if scenario.model.steps else None
+        step = StepModel(shape, gpu, DTYPE_BYTES, scenario.gpu.tensor_parallel, engine, corrections)
         dpu = DpuProfile.load(scenario.dpu.profile)
         context = scenario.limits.context_tokens or shape.context_tokens_max
         if context > shape.context_tokens_max:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from blink.common.errors import InputError
 from blink.common.ranges import violations
 from blink.common.units import NS_PER_S
+from blink.perf.corrections import StepCorrections
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.shape import ModelShape
@@ -30,6 +31,7 @@ class Gemm:
     weight_elements: float
     activation_elements: float
     multiply_adds: float
+    rows: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,12 @@ class StepModel:
     """Durations of captured decode and prefill graphs, without the scheduler's loop around them.
 
     `dtype_bytes` is the width of weights, activations and KV cache (2 or, where the GPU has the rate, 1).
-    `tensor_parallel` GPUs share heads, FFN and vocabulary. Raises InputError for a split the shape does not allow.
+    `tensor_parallel` GPUs share heads, FFN and vocabulary. With `corrections` captured steps take what was measured of
+    them, as a ratio to the roofline. Raises InputError for a split the shape does not allow.
     """
 
     __slots__ = (
+        "_corrections",
         "_decode_base",
         "_kv_q32",
         "_mixed_base",
@@ -92,6 +96,7 @@ class StepModel:
         dtype_bytes: int = 2,
         tensor_parallel: int = 1,
         engine: EngineProfile | None = None,
+        corrections: StepCorrections | None = None,
     ) -> None:
         check_tensor_parallel(shape, tensor_parallel)
         gpu.peak_flops(dtype_bytes)  # refuses a width that the GPU has no rate for
@@ -100,6 +105,7 @@ class StepModel:
         self.dtype_bytes = dtype_bytes
         self.tensor_parallel = tensor_parallel
         self.engine = engine if engine is not None else EngineProfile.load(DEFAULT_ENGINE)
+        self._corrections = corrections
         self._decode_base: dict[int, int] = {}
         self._prefill: dict[tuple[int, int], int] = {}
         self._mixed_base: dict[tuple[int, int], float] = {}
@@ -111,15 +117,23 @@ class StepModel:
         try:
             base = self._decode_base[batch]
         except KeyError:
-            base = self._decode_base[batch] = self.decode_breakdown(batch, 0).total_ns
+            parts, found = self.decode_breakdown(batch, 0), self._corrections
+            base = round(parts.sum_ns * found.decode_ratio(batch)) if found else parts.total_ns
+            self._decode_base[batch] = base
         return base + (kv_tokens * self._kv_q32 >> 32)
 
     def prefill_ns(self, batch: int, sequence: int) -> int:
         """Duration of the prefill graph captured for `batch` sequences of `sequence` tokens, padding included."""
         found = self._prefill.get((batch, sequence))
         if found is None:
-            found = self._prefill[batch, sequence] = self.prefill_breakdown(batch, sequence).total_ns
+            parts, corrections = self.prefill_breakdown(batch, sequence), self._corrections
+            ratio = corrections.prefill_ratio(batch, sequence) if corrections else 1.0
+            found = self._prefill[batch, sequence] = round(parts.sum_ns * ratio)
         return found
+
+    def prefill_busy(self, batch: int, sequence: int) -> float:
+        """Share of a captured prefill in which the GPU multiplies at the attainable rate, tiles included."""
+        return min(1.0, self.prefill_breakdown(batch, sequence).gemm_flops_ns / self.prefill_ns(batch, sequence))
 
     def padding_worth(self, sequence: int) -> int:
         """Tokens of padding that cost as much as a second prefill graph, for two sequences of `sequence` tokens.
@@ -220,7 +234,8 @@ class StepModel:
         """
         rate = self.gpu.peak_flops(self.dtype_bytes) * self.gpu.flops_efficiency
         memory = self._bytes_ns(gemm.weight_elements + gemm.activation_elements)
-        return memory, math.sqrt(memory * self.gpu.gemm_ramp_ns), 2 * gemm.multiply_adds / rate * NS_PER_S
+        computed = gemm.multiply_adds * (self.engine.tiled(gemm.rows) / gemm.rows)
+        return memory, math.sqrt(memory * self.gpu.gemm_ramp_ns), 2 * computed / rate * NS_PER_S
 
     def _overlapped_ns(self, memory_ns: float, compute_ns: float) -> float:
         """Between the longer side (exponent infinite: perfect overlap) and the sum (exponent 1: none)."""
@@ -287,7 +302,7 @@ def check_tensor_parallel(shape: ModelShape, tensor_parallel: int) -> None:
 
 def _gemm(name: str, count: int, inputs: float, outputs: float, rows: float, matrices: float = 1.0) -> Gemm:
     """`rows` rows of `inputs` elements times `matrices` distinct matrices of inputs x outputs elements."""
-    return Gemm(name, count, matrices * inputs * outputs, rows * (inputs + outputs), rows * inputs * outputs)
+    return Gemm(name, count, matrices * inputs * outputs, rows * (inputs + outputs), rows * inputs * outputs, rows)
 
 
 def _at_least(field: str, value: int, low: int) -> None:

@@ -30,6 +30,7 @@ from blink.common.results import SchedulerCounters
 from blink.common.ring import Ring
 from blink.common.states import SlotState, SlotStatus
 from blink.perf.observed import RangeTracker
+from blink.perf.throttle import Throttle
 from blink.sim.batch import Batch, Live, Segment
 from blink.sim.clock import Alarm, Clock
 from blink.sim.gpu_rows import GpuRows
@@ -50,6 +51,7 @@ class GpuSettings:
     """What bounds the scheduler: limits of the policy, graph tables, KV blocks, time limit (0: none).
 
     `graph_timeout_ns`: a graph that runs longer is given up, and nothing is launched any more (0: it may run for ever).
+    `throttle`: the GPU's clock, None if it does not fall.
     """
 
     limits: policy.Limits
@@ -59,6 +61,7 @@ class GpuSettings:
     time_limit_ns: int
     stepwise: bool
     graph_timeout_ns: int = 0
+    throttle: Throttle | None = None
 
 
 class Gpu:
@@ -77,6 +80,7 @@ class Gpu:
     ) -> None:
         self._env, self._ring, self._overheads, self._times = env, ring, overheads, times
         self._settings, self._limits, self._requests = settings, settings.limits, requests
+        self._throttle = settings.throttle
         self._rows = GpuRows(env, ring, recorder) if recorder else None
         self.listener: Listener | None = None
         self.observer: Observer | None = None
@@ -326,7 +330,10 @@ class Gpu:
         if self.observer:
             self.observer.launched(shape, claimed)
         duration = self._times.prefill_ns(shape.batch, shape.sequence)
-        done_ns = claimed_ns + overheads.before_ns(self._step, claim_count) + duration
+        before_ns = overheads.before_ns(self._step, claim_count)
+        if self._throttle:
+            duration = self._throttle.prefill_ns(claimed_ns + before_ns, duration, shape.batch, shape.sequence)
+        done_ns = claimed_ns + before_ns + duration
         stored_ns = done_ns + overheads.after_ns(self._step, claim_count)
         self._record_graph(Event.GRAPH_LAUNCHED, claimed_ns, shape, claim_count)
         if self._overdue(duration):
@@ -445,12 +452,15 @@ class Gpu:
         stop_ns = self._stop_ns()
         segment.before, after = self._overheads.around(self._step, steps, rows)
         decode_ns, kv_tokens, now = self._times.decode_ns, self._kv_tokens, self._env.now
+        throttle = self._throttle
         self.ranges.decode(shape.batch, kv_tokens)
         launched, done, stored, sequence = segment.launched, segment.done, segment.stored, segment.sequence
         for before_ns, after_ns in zip(segment.before, after, strict=True):
             if longest > shape.sequence:
                 shape = table.choose(rows, longest)
             duration_ns = decode_ns(shape.batch, kv_tokens)
+            if throttle:
+                duration_ns = throttle.decode_ns(now + before_ns, duration_ns)
             if self._overdue(duration_ns):
                 if launched:
                     break  # it comes first in the next segment

@@ -29,6 +29,7 @@ from blink.perf.energy import account
 from blink.perf.host.scenario import host_conditions
 from blink.perf.host_engine import HostEngineProfile
 from blink.perf.plant import Plant
+from blink.perf.throttle import Throttle
 from blink.sim.client import Clients, Ends
 from blink.sim.clock import Clock
 from blink.sim.dpu import Cores, Dpu
@@ -120,6 +121,7 @@ class Model:
             plant.memory.kv_block_count,
             scenario.limits.time_limit_ns,
             stepwise,
+            throttle=Throttle.of(plant.gpu, plant.step.prefill_busy),
         )
         by_id = self.requests = {request.request_id: request for request in rows}
         self.gpu = Gpu(env, ring, overheads, plant.step, settings, by_id, recorder, phase)

@@ -24,6 +24,11 @@ class Model(Table):
         "Name of a shipped engine profile, or the path of a TOML file of that form; it says what a step consists of "
         "on the GPU. Unset: `vllm` for vllm and sglang, else `tensorrt`.",
     )
+    steps: Text | None = option(
+        None,
+        "Path of a file of measured steps, as `blink calibrate` writes it: what the captured shapes of this engine take "
+        "beside the roofline. Unset: the roofline alone.",
+    )
     dtype: Literal["bf16", "fp16"] = option("bf16", "Number format of weights and KV cache, 2 bytes either way.")
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ from blink.common.config.workload import CapOutput, Workload
 
 FILE_FIELDS = (
     "model.hf_config",
+    "model.steps",
     "workload.lengths.file",
     "workload.trace.file",
     "interference.jobs.file",

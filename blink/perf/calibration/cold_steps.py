@@ -1,0 +1,160 @@
+"""From the steps of a measured programme: how far the GPU's clock falls, and what each shape takes on one that idled.
+
+A step's duration is that of its shape on a GPU that has idled, times what the clock has fallen by (blink.perf.throttle).
+Decode steps have a base a captured batch and one slope for all KV tokens. Medians throughout, so that a step that
+something else disturbed does not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blink.common.errors import InputError
+from blink.common.events import GraphKind
+from blink.common.steps import StepTable
+from blink.perf.search import Constants, fit_constants
+
+Floats = NDArray[np.float64]
+Busy = Callable[[int, int], float]
+"""Nanoseconds in which a prefill of (batch, sequence) multiplies at the attainable rate."""
+START = {"time_ms": 70.0, "compute": 0.2, "memory": 0.06}
+BOUNDS = {"time_ms": (10.0, 1000.0), "compute": (0.001, 1.0), "memory": (0.0005, 1.0)}
+STEPS = (0.3, 0.15, 0.05)
+_TRIMMED = 4.0  # median deviations beyond which a decode step takes no part in a line
+_MEDIAN_ERROR = 1.2533  # standard deviation of a median over that of a mean, of normal samples
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStep:
+    """A captured shape on a GPU that has idled: median duration without KV tokens, its relative error, how many."""
+
+    kind: GraphKind
+    batch: int
+    sequence: int
+    p50_ns: float
+    error: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColdFit:
+    """Constants of the clock, nanoseconds of a KV token, every shape, and the root mean square of what is left."""
+
+    time_ns: int
+    compute: float
+    memory: float
+    kv_token_ns: float
+    steps: tuple[ColdStep, ...]
+    left_prefill: float
+    left_decode: float
+
+
+def fit_cold_steps(runs: Sequence[StepTable], busy_ns: Busy) -> ColdFit:
+    """Fit everything to the runs, each of which began on a GPU that had idled. InputError if a kind has no step."""
+    data = _Data(runs, busy_ns)
+    best = fit_constants(START, BOUNDS, data.loss, STEPS)
+    steps, kv_token_ns, left = data.solve(best)
+    prefill = data.is_prefill
+    return ColdFit(
+        round(best["time_ms"] * 1e6), round(best["compute"], 4), round(best["memory"], 4), kv_token_ns, tuple(steps),
+        _rms(left[prefill]), _rms(left[~prefill]),
+    )  # fmt: skip
+
+
+class _Data:
+    """All steps of all runs, one behind another."""
+
+    def __init__(self, runs: Sequence[StepTable], busy_ns: Busy) -> None:
+        runs = [run for run in runs if len(run)]
+        self.kind = np.concatenate([run.kind for run in runs]) if runs else np.zeros(0, np.int64)
+        self.is_prefill = self.kind == GraphKind.PREFILL
+        if not self.is_prefill.any() or self.is_prefill.all():
+            raise InputError("calibrate: the programme needs prefill and decode steps; one kind is missing")
+        self.batch = np.concatenate([run.batch for run in runs])
+        self.sequence = np.concatenate([run.sequence for run in runs])
+        self.kv_tokens = np.concatenate([run.kv_tokens for run in runs]).astype(np.float64)
+        self.graph_ns = np.concatenate([run.graph_ns for run in runs]).astype(np.float64)
+        self._starts = np.concatenate([run.launched_ns for run in runs]).tolist()
+        self._ends = np.concatenate([run.done_ns for run in runs]).tolist()
+        first = np.concatenate([np.arange(len(run)) == 0 for run in runs])
+        self._first = first.tolist()
+        shapes = zip(self.batch.tolist(), self.sequence.tolist(), self.graph_ns.tolist(), strict=True)
+        self._busy = [
+            min(1.0, busy_ns(batch, sequence) / graph_ns) if prefill else 0.0
+            for (batch, sequence, graph_ns), prefill in zip(shapes, self.is_prefill.tolist(), strict=True)
+        ]
+        keys = np.where(self.is_prefill, self.batch * (1 << 32) + self.sequence, -self.batch)
+        self._groups = {int(key): np.flatnonzero(keys == key) for key in np.unique(keys)}
+
+    def loss(self, constants: Constants) -> float:
+        """Both kinds count alike, whatever their numbers."""
+        _, _, left = self.solve(constants)
+        return math.hypot(_rms(left[self.is_prefill]), _rms(left[~self.is_prefill]))
+
+    def levels(self, time_ns: float) -> Floats:
+        """The mean level of the clock's state during each step, by the times at which the steps really ran."""
+        found, level, before = [], 0.0, 0
+        for start, end, busy, first in zip(self._starts, self._ends, self._busy, self._first, strict=True):
+            level = 0.0 if first else level * math.exp((before - start) / time_ns)
+            kept = math.exp((start - end) / time_ns)
+            found.append(busy + (level - busy) * (1.0 - kept) * time_ns / max(1, end - start))
+            level, before = busy + (level - busy) * kept, end
+        return np.array(found)
+
+    def solve(self, constants: Constants) -> tuple[list[ColdStep], float, Floats]:
+        """For these constants: every shape, the slope of KV tokens, and the relative error of each step."""
+        levels = self.levels(constants["time_ms"] * 1e6)
+        factor = 1.0 + np.where(self.is_prefill, constants["compute"], constants["memory"]) * levels
+        cold = self.graph_ns / factor
+        slope = self._slope(cold)
+        flat = cold - slope * np.where(self.is_prefill, 0.0, self.kv_tokens)
+        left, steps = np.zeros(len(cold)), []
+        for rows in self._groups.values():
+            base = float(np.median(flat[rows]))
+            left[rows] = (flat[rows] - base) / cold[rows]
+            row = int(rows[0])
+            steps.append(
+                ColdStep(
+                    GraphKind(int(self.kind[row])), int(self.batch[row]),
+                    int(self.sequence[row]) if self.is_prefill[row] else 0, base,
+                    _MEDIAN_ERROR * float(np.std(left[rows])) / math.sqrt(len(rows)), len(rows),
+                )  # fmt: skip
+            )
+        return steps, slope, left
+
+    def _slope(self, cold: Floats) -> float:
+        """Nanoseconds of a KV token: the common slope within the captured batches, outliers left out once."""
+        x, y, groups = np.zeros(len(cold)), np.zeros(len(cold)), np.zeros(len(cold), np.int64)
+        for key, rows in self._groups.items():
+            if key < 0:
+                x[rows] = self.kv_tokens[rows] - self.kv_tokens[rows].mean()
+                y[rows], groups[rows] = cold[rows] - np.median(cold[rows]), key
+        kept = groups < 0
+        for _ in range(2):
+            slope = _centred_slope(x[kept], y[kept], groups[kept])
+            away = np.abs(y - slope * x)
+            kept = (groups < 0) & (away <= _TRIMMED * np.median(away[groups < 0]) + 1.0)
+        return slope
+
+
+def _centred_slope(x: Floats, y: Floats, groups: NDArray[np.int64]) -> float:
+    top = bottom = 0.0
+    for key in np.unique(groups):
+        rows = groups == key
+        dx = x[rows] - x[rows].mean()
+        top += float(dx @ (y[rows] - y[rows].mean()))
+        bottom += float(dx @ dx)
+    return top / bottom if bottom else 0.0
+
+
+def _rms(left: Floats) -> float:
+    """Without the hundredth that is farthest off: a step that something else disturbed."""
+    if not left.size:
+        return 0.0
+    kept = np.sort(np.abs(left))[: max(1, int(0.99 * left.size))]
+    return float(np.sqrt(np.mean(kept**2)))

@@ -1,0 +1,139 @@
+"""StepCorrections: what a roofline lacks at the captured shapes of one engine, as ratios of measured durations to it.
+
+A file of them names the model, the GPU's and the engine's profile that the ratios belong to, and lists every shape that
+was measured:
+
+    [[step]]
+    kind = "prefill"
+    batch = 2
+    sequence = 384
+    use = "fit"
+    ratio = 1.0132
+    error = 0.0008    # of the ratio: standard deviation of the measured median
+    p50_ns = 17702000 # on a GPU that has idled
+    samples = 40
+
+Shapes whose use is "holdout" were measured and take no part: their `ratio` is over what the others predict for them.
+A `sequence` of 0 says a decode step, whose ratio holds without its KV tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blink.common.errors import InputError
+from blink.common.profile import read_toml
+
+KINDS = ("prefill", "decode")
+USES = ("fit", "holdout")
+_SIZES = {"batch": 1, "sequence": 0, "p50_ns": 1, "samples": 1}
+_TEXTS = ("name", "description", "model", "gpu", "engine", "source")
+Curve = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """One captured shape: `p50_ns` of `samples`, `ratio` of it to the model, and the relative error of that median."""
+
+    kind: str
+    batch: int
+    sequence: int
+    use: str
+    ratio: float
+    error: float
+    p50_ns: int
+    samples: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the step computes."""
+        return self.batch * (self.sequence or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCorrections:
+    """Ratios by shape; between shapes that were measured, and beyond them, by what lies next (linear in tokens)."""
+
+    name: str
+    steps: tuple[MeasuredStep, ...]
+    _decode: Curve = field(init=False, repr=False, default=((), ()))
+    _prefill: dict[int, Curve] = field(init=False, repr=False, default_factory=dict)
+    _any_prefill: Curve = field(init=False, repr=False, default=((), ()))
+
+    def __post_init__(self) -> None:
+        fitted = [step for step in self.steps if step.use == "fit"]
+        prefills = [step for step in fitted if step.kind == "prefill"]
+        object.__setattr__(self, "_decode", _curve(step for step in fitted if step.kind == "decode"))
+        object.__setattr__(self, "_any_prefill", _curve(prefills))
+        for batch in {step.batch for step in prefills}:
+            self._prefill[batch] = _curve(step for step in prefills if step.batch == batch)
+
+    @classmethod
+    def load(cls, path: str | Path) -> StepCorrections:
+        """Read a file. InputError names the file and the field that is wrong."""
+        origin = str(path)
+        raw = read_toml(Path(path), origin)
+        if raw.get("profile") != "steps":
+            raise InputError(f"{origin}: profile: {raw.get('profile')!r} is not allowed; allowed: 'steps'")
+        for key in _TEXTS:
+            if not isinstance(raw.get(key), str):
+                raise InputError(f"{origin}: {key}: {raw.get(key)!r} is not allowed; allowed: a text")
+        tables = raw.get("step")
+        if not isinstance(tables, list) or not tables:
+            raise InputError(f"{origin}: step: missing; allowed: one table or more")
+        steps = tuple(_step(f"{origin}: step {index}", table) for index, table in enumerate(tables))
+        if not any(step.use == "fit" for step in steps):
+            raise InputError(f"{origin}: step: none is of use 'fit'")
+        return cls(raw["name"], steps)
+
+    def decode_ratio(self, batch: int) -> float:
+        """What to multiply a decode step of a captured batch with, without its KV tokens."""
+        return _at(self._decode, batch)
+
+    def prefill_ratio(self, batch: int, sequence: int) -> float:
+        """What to multiply a captured prefill with."""
+        return _at(self._prefill.get(batch, self._any_prefill), batch * sequence)
+
+    def holdout(self) -> list[MeasuredStep]:
+        """Shapes that were measured and not fitted."""
+        return [step for step in self.steps if step.use == "holdout"]
+
+
+def _curve(steps: Iterable[MeasuredStep]) -> Curve:
+    """Ratios over tokens, ascending; the mean where several shapes have as many tokens."""
+    by_tokens: dict[int, list[float]] = {}
+    for step in steps:
+        by_tokens.setdefault(step.tokens, []).append(step.ratio)
+    tokens = sorted(by_tokens)
+    return tuple(map(float, tokens)), tuple(sum(by_tokens[key]) / len(by_tokens[key]) for key in tokens)
+
+
+def _at(curve: Curve, tokens: float) -> float:
+    places, ratios = curve
+    if not places:
+        return 1.0
+    index = bisect_left(places, tokens)
+    if index == 0 or index == len(places):
+        return ratios[min(index, len(places) - 1)]
+    low, high = places[index - 1], places[index]
+    share = (tokens - low) / (high - low)
+    return ratios[index - 1] * (1.0 - share) + ratios[index] * share
+
+
+def _step(where: str, table: Any) -> MeasuredStep:
+    if not isinstance(table, dict) or set(table) != set(MeasuredStep.__slots__):
+        raise InputError(f"{where}: {table!r}; allowed: a table of {', '.join(MeasuredStep.__slots__)}")
+    for name, allowed in (("kind", KINDS), ("use", USES)):
+        if table[name] not in allowed:
+            raise InputError(f"{where}: {name}: {table[name]!r} is not allowed; allowed: {', '.join(allowed)}")
+    for name, least in _SIZES.items():
+        if type(table[name]) is not int or table[name] < least:
+            raise InputError(f"{where}: {name}: {table[name]!r} is not allowed; allowed: an integer >= {least}")
+    for name in ("ratio", "error"):
+        if not isinstance(table[name], int | float) or not 0 <= table[name] < 100:
+            raise InputError(f"{where}: {name}: {table[name]!r} is not allowed; allowed: a number from 0 to 100")
+    return MeasuredStep(**{**table, "ratio": float(table["ratio"]), "error": float(table["error"])})
