@@ -18,6 +18,7 @@
 //   void beat(uint64_t now_ns)                    the heartbeat that the host watches; the leader only
 //   void launch(kind, index, sequence)            start a captured graph from the device; the leader only
 //   uint64_t completed()                          sequence number of the last graph that is done, with acquire order
+//   bool waits_blindly()                          whether `completed` waits for a graph, so that nobody scans meanwhile
 //   void idle(uint32_t tries)                     nothing was found `tries` times in a row; the leader only
 //   bool alive()                                  false if nobody is left who could stop the scheduler; the leader only
 //

@@ -67,6 +67,8 @@ class CudaPlatform {
   }
   __device__ uint64_t completed() { return load_acquire(&block_.state().completion); }  // A3 pairs with R3
 
+  __device__ bool waits_blindly() const { return false; }
+
   // A look at the host's memory takes a microsecond, so that the leader looks seldom and remembers.
   __device__ uint64_t stop_word(uint64_t now_ns) {
     if (block_.config().virtual_clock) return 0;

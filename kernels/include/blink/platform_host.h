@@ -91,6 +91,9 @@ class HostEngine {
     return __atomic_load_n(&block_.state().completion, __ATOMIC_ACQUIRE);  // A3 pairs with R3
   }
 
+  // A driver's call waits for a captured graph, and nobody scans meanwhile.
+  bool waits_blindly() const { return launcher_.present(); }
+
   // How long nothing can happen.
   uint64_t left_ns(uint64_t now_ns) const {
     const uint64_t due_ns = due_ns_.load(std::memory_order_relaxed);
@@ -174,6 +177,7 @@ class HostPlatform {
 
   void launch(uint32_t kind, uint32_t index, uint64_t sequence) { team_.engine.launch(kind, index, sequence, now_ns()); }
   uint64_t completed() { return team_.engine.completed(now_ns()); }
+  bool waits_blindly() const { return team_.engine.waits_blindly(); }
 
   // Sleep only where nothing is missed: a graph whose end is known, or a ring that has been quiet for a while.
   void idle(uint32_t tries) {

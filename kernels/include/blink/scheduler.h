@@ -282,7 +282,8 @@ class Scheduler {
         const Outcome outcome = watch(c_);
         if (outcome == Outcome::DONE) {
           done(kind, rows);
-          c_.local.scanned = tries + 1 >= P::kScanParts;  // else not all slots were looked at while it ran
+          // Else not all slots were looked at while it ran, or long before its end.
+          c_.local.scanned = tries + 1 >= P::kScanParts && !p.waits_blindly();
         } else if (outcome != Outcome::RUNNING) {
           give_up(outcome);
         } else {
