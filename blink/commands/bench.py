@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from blink.hw.cuda.bench.samples import Row
+    from blink.hw.engines.torch_engine import TorchEngine
 
 COLUMNS = ("p50_ns", "p99_ns", "p999_ns", "max_ns")
 
@@ -40,6 +41,11 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     hw.add_argument(
         "--load", action="store_true", help="with --engine torch: serve Poisson loads and closed workloads instead"
     )
+    hw.add_argument(
+        "--overhead", action="store_true", help="with --engine torch: what the GPU's scheduler adds to the bare graph "
+        "of a step, both measured in turns",
+    )  # fmt: skip
+    hw.add_argument("--rounds", metavar="N", default="8", help="turns of --overhead (default: 8)")
     hw.add_argument("--rates", metavar="N,N", default="10,20", help="requests/s of --load (default: 10,20)")
     hw.add_argument("--seconds", metavar="N", default="5", help="of each Poisson load (default: 5)")
     hw.add_argument("--json", metavar="FILE", help="write the rows to a file, too")
@@ -52,11 +58,14 @@ def execute(options: argparse.Namespace) -> int:
 
     busy = _numbers("--busy", options.busy)
     plan = {name: _numbers(f"--{name.replace('_', '-')}", getattr(options, name)) for name in _PLAN}
-    if options.load and options.engine != "torch":
-        raise InputError("--load: needs a model; allowed: with --engine torch")
+    for name in ("load", "overhead"):
+        if getattr(options, name) and options.engine != "torch":
+            raise InputError(f"--{name}: needs a model; allowed: with --engine torch")
     kernels = load_kernels()
     if options.load:
         return _load(options, kernels, busy, plan)
+    if options.overhead:
+        return _overhead(options, kernels, busy, plan)
     rows: list[Row] = []
     try:
         with _status() as say:
@@ -69,7 +78,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-_PLAN = ("batches", "steps", "prompt_tokens", "rates", "seconds")
+_PLAN = ("batches", "steps", "prompt_tokens", "rounds", "rates", "seconds")
 LOAD_COLUMNS = {
     "requests": ("requests", 1), "done": ("completed", 1), "makespan s": ("makespan_ns", 1e9),
     "tokens/s": ("output_tokens_per_s", 1), "TTFT P50 ms": ("ttft_ns_p50", 1e6), "TTFT P99 ms": ("ttft_ns_p99", 1e6),
@@ -98,6 +107,64 @@ def _load(options: argparse.Namespace, kernels: Any, busy: tuple[int, ...], plan
         _report_load(options, kernels.cuda.describe(), rows)
         engine.close()
     return 0
+
+
+def _overhead(
+    options: argparse.Namespace, kernels: Any, busy: tuple[int, ...], plan: dict[str, tuple[int, ...]]
+) -> int:
+    from blink.hw.cuda.bench.overhead import OverheadPlan, overhead_rows
+
+    batches, steps, prompt = plan["batches"], plan["steps"][0], plan["prompt_tokens"][0]
+    engine = _engine_for(options.model, batches, steps, prompt)
+    asked = OverheadPlan(batches, plan["rounds"][0], steps, prompt_tokens=prompt, busy=busy)
+    rows: list[Row] = []
+    try:
+        with _status() as say:
+            for row in overhead_rows(kernels, engine, asked, say):
+                rows.append(row)  # noqa: PERF402  # what was measured before a fault is kept
+    finally:
+        _report_overhead(options, kernels.cuda.describe(), rows)
+        engine.close()
+    return 0
+
+
+def _report_overhead(options: argparse.Namespace, machine: dict[str, str], rows: Sequence[Row]) -> None:
+    """Times of a step, and the mean of the rounds' differences with its 95 % interval."""
+    from rich.table import Table
+
+    _keep(options, machine, [row.to_json() for row in rows])
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("what")
+    for name in ("busy", "steps", "P50 us", "P99.9 us", "ratio", "bare us", "gap P50", "gap P99.9", *_ADDED):
+        table.add_column(name, justify="right")
+    for row in rows:
+        times = [
+            row.p50_ns,
+            row.p999_ns,
+            row.more["bare_graph_p50_ns"],
+            row.more["gap_p50_ns"],
+            row.more["gap_p999_ns"],
+        ]
+        p50, p999, bare, *gaps = (f"{time_ns / 1000:,.2f}" for time_ns in times)
+        between, inside = row.more["between_ns"], row.more["inside_ns"]
+        added = [a + b for a, b in zip(between, inside, strict=True)]
+        ratio = f"{row.p999_ns / max(row.p50_ns, 1):.4f}"
+        differences = [_with_interval(values) for values in (between, inside, added)]
+        table.add_row(row.what, str(row.busy), f"{row.count:,}", p50, p999, ratio, bare, *gaps, *differences)
+    _show(machine, table)
+
+
+_ADDED = ("between us", "inside us", "added us")
+
+
+def _with_interval(values_ns: Sequence[float]) -> str:
+    from blink.plan.interval import mean_interval
+
+    found = mean_interval(values_ns)
+    if found is None:
+        return ""
+    half = "" if found.high is None else f" ±{(found.high - found.estimate) / 1000:.2f}"
+    return f"{found.estimate / 1000:+.2f}{half}"
 
 
 def _report_load(options: argparse.Namespace, machine: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
@@ -129,19 +196,25 @@ def _engine(
     say: Callable[[str], None],
 ) -> Iterator[Row]:
     from blink.hw.cuda.bench.engine import StepPlan, engine_rows
-    from blink.hw.engines.torch_engine import EngineLimits, TorchEngine
 
     batches, steps, prompt = plan["batches"], plan["steps"][0], plan["prompt_tokens"][0]
-    context = -(-(prompt + steps + max(batches) + 2) // 64) * 64
-    limits = EngineLimits(
-        context_tokens=context, batch_max=max(batches), block_count=(max(batches) + 1) * (context // 16 + 1),
-        prefill_sequences=(prompt,), decode_batches=tuple(sorted(batches)),
-    )  # fmt: skip
-    engine = TorchEngine.of_model(options.model, limits)
+    engine = _engine_for(options.model, batches, steps, prompt)
     try:
         yield from engine_rows(kernels, engine, StepPlan(batches, steps, prompt, busy), say)
     finally:
         engine.close()
+
+
+def _engine_for(model: str, batches: tuple[int, ...], steps: int, prompt_tokens: int) -> TorchEngine:
+    """An engine with room for `steps` steps of each batch over such prompts."""
+    from blink.hw.engines.torch_engine import EngineLimits, TorchEngine
+
+    context = -(-(prompt_tokens + steps + max(batches) + 2) // 64) * 64
+    limits = EngineLimits(
+        context_tokens=context, batch_max=max(batches), block_count=(max(batches) + 1) * (context // 16 + 1),
+        prefill_sequences=(prompt_tokens,), decode_batches=tuple(sorted(batches)),
+    )  # fmt: skip
+    return TorchEngine.of_model(model, limits)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

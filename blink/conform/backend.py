@@ -170,8 +170,11 @@ class Cuda:
         )  # fmt: skip
 
     def double_claims(self, rounds: int) -> int | None:
-        """One instance runs at a time: the successor starts when the grid before it has ended."""
-        return None
+        """Two thread blocks at one slot. In a run a successor starts when the grid before it has ended."""
+        from blink.hw.cuda.lockstep import load_kernels
+        from blink.hw.cuda.races import double_claims
+
+        return double_claims(load_kernels(self.flags), rounds)
 
 
 BACKENDS = ("sim", "native", "cuda")

@@ -4,6 +4,7 @@
 #include "blink/control.h"
 #include "blink/device_words.h"
 #include "blink/engine_io.h"
+#include "blink/graph_marks.h"
 #include "blink/stub_engine.h"
 
 using namespace blink;
@@ -33,7 +34,8 @@ __device__ void fill_tokens(const Block &block, const EngineIo &io, uint32_t row
 
 // One block a row of the captured shape. `kind` is a blink::Kind; rows beyond the live ones are padding.
 extern "C" __global__ void blink_prologue(void *memory, const __grid_constant__ Config config, EngineIo io, uint32_t kind,
-                                         uint32_t sequence) {
+                                         uint32_t sequence, GraphMarks *marks) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) mark_begun(marks);
   const Block block(memory, &config);
   const Input &input = block.input();
   const uint32_t row = blockIdx.x;
@@ -60,7 +62,8 @@ extern "C" __global__ void blink_prologue(void *memory, const __grid_constant__ 
 }
 
 // One block. The samples go to their places, then the graph's number becomes visible.
-extern "C" __global__ void blink_epilogue(void *memory, const __grid_constant__ Config config, EngineIo io) {
+extern "C" __global__ void blink_epilogue(void *memory, const __grid_constant__ Config config, EngineIo io,
+                                         GraphMarks *marks) {
   const Block block(memory, &config);
   const Input &input = block.input();
   for (uint32_t row = threadIdx.x; row < input.rows; row += blockDim.x) {
@@ -68,6 +71,7 @@ extern "C" __global__ void blink_epilogue(void *memory, const __grid_constant__ 
   }
   __syncthreads();
   if (threadIdx.x) return;
+  mark_ended(marks);
   device_store_release(&block.state().completion, input.sequence);  // R3 pairs with A3
 }
 

@@ -1,5 +1,7 @@
-// Kernels that measure what the scheduler's loop is made of, and that compare the GPU's clock with the host's.
+// Kernels that measure what the scheduler's loop is made of, that compare the GPU's clock with the host's, and that let two
+// instances race.
 #include "blink/platform_cuda.h"
+#include "blink/race.h"
 #include "blink/scheduler.h"
 
 using namespace blink;
@@ -41,4 +43,27 @@ extern "C" __global__ void __launch_bounds__(256, 1) blink_time_scan(void *memor
     if (threadIdx.x == 0) out_ns[round] = device_now_ns() - begun_ns;
     __syncthreads();
   }
+}
+
+// Two instances of one thread each, a block apart, claim the same pending slot at once. `memory` holds two blocks of
+// blink/block.h; `words`, zeroed: who has won, the number of meetings so far twice, how often both had won.
+extern "C" __global__ void __launch_bounds__(1, 1) blink_race(void *memory, CudaHost host, uint32_t slot,
+                                                              uint32_t rounds, uint64_t *words) {
+  const uint32_t who = blockIdx.x;
+  const Block first(memory);
+  const Config apart = who ? second_instance(first.config()) : first.config();
+  const Block block(memory, &apart);
+  CudaPlatform platform(block, host);
+  const Context<CudaPlatform> context{platform, block, *block.at<Local>(apart.local_offset)};
+  unsigned long long *met = reinterpret_cast<unsigned long long *>(words + 2);
+  uint64_t meetings = 0;
+  const auto meet = [&] {
+    __threadfence();
+    atomicAdd(met, 1ull);
+    meetings += 2;
+    while (device_load_acquire(words + 2) < meetings) {
+    }
+  };
+  const uint64_t doubles = race_claims(context, who, slot, rounds, words, meet);
+  if (!who) words[3] = doubles;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "blink/platform_host.h"
+#include "blink/race.h"
 #include "blink/scheduler.h"
 
 using namespace blink;
@@ -307,32 +308,17 @@ uint64_t blink_native_time_scan(void *base, uint32_t threads, uint32_t rounds) {
 // both believed that they had it. Must be 0. The memory is twice as large as planned: the second instance's state.
 uint64_t blink_native_race_claims(void *base, uint32_t slot, uint32_t rounds) {
   const Block first(base);
-  Config apart = first.config();
-  for (uint64_t *offset : {&apart.state_offset, &apart.live_offset, &apart.waiting_offset, &apart.free_blocks_offset,
-                           &apart.free_places_offset, &apart.block_tables_offset, &apart.input_rows_offset,
-                           &apart.trace_offset, &apart.local_offset}) {
-    *offset += apart.total_bytes;
-  }
+  const Config apart = second_instance(first.config());
   const Block blocks[2] = {first, Block(base, &apart)};
   reset_scheduler(blocks[1]);
   TeamBarrier barrier(2);
-  bool won[2] = {false, false};
-  uint64_t doubles = 0;
-  const uint64_t pending = *first.ctl(slot);
+  uint64_t won[2] = {0, 0}, doubles = 0;
   const auto run = [&](uint32_t who) {
     HostTeam team(blocks[who], 1, 0);
     HostPlatform platform(team, 0);
     const Context<HostPlatform> context{platform, blocks[who], *blocks[who].at<Local>(blocks[who].config().local_offset)};
-    const blink_descriptor &d = *first.descriptor(slot);
-    for (uint32_t i = 0; i < rounds; ++i) {
-      barrier.wait();
-      won[who] = claim(context, {d.request_id, slot, d.prompt_tokens, d.output_tokens_max, 0}, platform.now_ns());
-      if (won[who]) release(context, slot);
-      barrier.wait();
-      if (who) continue;
-      doubles += won[0] && won[1];
-      __atomic_store_n(first.ctl(slot), pending, __ATOMIC_RELEASE);
-    }
+    const uint64_t found = race_claims(context, who, slot, rounds, won, [&] { barrier.wait(); });
+    if (!who) doubles = found;
   };
   std::thread other(run, 1);
   run(0);

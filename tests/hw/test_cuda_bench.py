@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from pathlib import Path
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 from blink.cli import main
+from blink.commands.bench import _report_overhead
 from blink.common.events import Event, GraphKind
 from blink.common.request import Request
 from blink.hw.cuda.bench.load import LoadPlan, figures
+from blink.hw.cuda.bench.overhead import Round, row_of
 from blink.hw.cuda.bench.samples import Row, without_trend
 from blink.hw.cuda.bench.steps import step_times
 from blink.hw.cuda.engine_run import Answers, admitted_by, drawn_prompts
+from blink.hw.cuda.marks import GraphMarks
 from blink.hw.measure.busy import busy_processes
 from blink.hw.native.library import load_library
 from blink.workload.build import build_load
@@ -39,6 +43,56 @@ def test_percentiles_are_samples() -> None:
     assert (row.p50_ns, row.p99_ns, row.p999_ns, row.max_ns, row.count) == (501, 991, 1000, 1000, 1000)
     assert row.to_json()["bare_ns"] == 7
     assert Row.of("none", "cuda", 0, np.zeros(0, np.int64)).count == 0
+
+
+def _round(added_ns: int, inside_ns: int, steps: int = 130) -> Round:
+    """A KV cache that makes each step 100 ns longer; the scheduler adds this much between and inside its graphs."""
+    bare = np.full(60, 5_000_000, np.int64)
+    graphs = 5_000_000 + inside_ns + 100 * (np.arange(steps) - steps + 1)
+    return Round(graphs, np.full(steps - 1, added_ns), bare, np.full(59, 1_000))
+
+
+def test_the_overhead_of_a_step_is_that_of_its_round(capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = [_round(4_000, 200), _round(4_200, 400), _round(4_400, 600)]
+    assert rounds[0].added_ns == pytest.approx((4_000, 200))
+    assert np.ptp(rounds[0].period_ns) < 2_000  # of the 13,000 that the cache grew by
+    row = row_of(rounds, "torch", batch=16, busy=32)
+    assert row.more["between_ns"] == pytest.approx([4_000, 4_200, 4_400])
+    assert row.more["inside_ns"] == pytest.approx([200, 400, 600])
+    assert (row.count, row.more["bare_graph_p50_ns"], row.more["gap_p50_ns"]) == (3 * 129, 5_000_000, 4_200)
+    _report_overhead(argparse.Namespace(json=None), {"gpu": "none"}, [row])
+    assert "+4.20 ±0.50" in capsys.readouterr().out  # Student's interval of three values 0.2 us apart
+
+
+class _Memory:
+    """Device memory in place of a copier."""
+
+    stream = 0
+
+    def __init__(self, words: list[int]) -> None:
+        self._data = np.array(words, np.int64).tobytes()
+
+    def put(self, target: int, data: bytes) -> None:
+        """Nothing is written."""
+
+    def get(self, source: int, size_bytes: int) -> bytes:
+        """Bytes of it."""
+        return self._data[source : source + size_bytes]
+
+
+@pytest.mark.parametrize(
+    ("count", "begun", "ended"), [(0, [], []), (2, [10, 20], [15, 25]), (3, [10, 20, 30], [15, 25, 35])]
+)
+def test_marks_are_read_in_their_order(count: int, begun: list[int], ended: list[int]) -> None:
+    marks = GraphMarks.__new__(GraphMarks)
+    marks._copier, marks._capacity, marks.address = _Memory([count, 3, 10, 15, 20, 25, 30, 35]), 3, 0
+    assert [times.tolist() for times in marks.read()] == [begun, ended]
+
+
+def test_the_oldest_marks_give_way() -> None:
+    marks = GraphMarks.__new__(GraphMarks)
+    marks._copier, marks._capacity, marks.address = _Memory([4, 3, 40, 45, 20, 25, 30, 35]), 3, 0
+    assert [times.tolist() for times in marks.read()] == [[20, 30, 40], [25, 35, 45]]
 
 
 @needs_compiler

@@ -12,7 +12,15 @@ from blink.common.events import Event
 from blink.common.request import Request
 from blink.common.results import Outcome
 from blink.common.trace import read_trace
+from blink.hw.cuda import nvrtc
+from blink.hw.cuda.bench.loop import loop_settings
+from blink.hw.cuda.bench.steps import run_batch
+from blink.hw.cuda.build import VARIABLE
+from blink.hw.cuda.engine_run import System
+from blink.hw.cuda.lockstep import load_kernels
+from blink.hw.cuda.marks import GraphMarks
 from blink.hw.cuda.ports import Ingress
+from blink.hw.cuda.races import double_claims
 from blink.hw.cuda.ring import CudaRing
 from blink.hw.cuda.run import serve
 from blink.hw.native.driver import Frontend
@@ -22,6 +30,7 @@ from tests.hw.cuda_help import needs_gpu, scheduler_on_gpu
 from tests.hw.native_help import outcomes, scenario_of
 
 RUN_S = 20.0
+RACES = 2_000
 
 
 def _frontend(ring: CudaRing) -> Frontend:
@@ -111,6 +120,45 @@ def test_a_mutant_shows_in_the_tokens(tmp_path: Path) -> None:
     flags = ("-DBLINK_MUTANT_KV_BLOCKS_RETURNED_AT_CLAIM",)
     result = serve(scenario, requests, time_scale=0.0, flags=flags)
     assert result.counters["wrong_tokens"] > 0
+
+
+@needs_gpu
+def test_two_instances_never_claim_one_slot() -> None:
+    assert double_claims(load_kernels(), RACES) == 0
+
+
+@needs_gpu
+def test_two_instances_that_claim_without_cas_do() -> None:
+    assert double_claims(load_kernels(("-DBLINK_MUTANT_CLAIM_WITHOUT_CAS",)), RACES) > 0
+
+
+@needs_gpu
+def test_kernels_that_nvrtc_compiled_serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if nvrtc.missing():
+        pytest.skip(str(nvrtc.missing()))
+    monkeypatch.setenv(VARIABLE, "nvrtc")
+    scenario, requests = build_load(scenario_of(limits={"window": 3}, workload={"requests": 200}))
+    flags = ("-DBLINK_BY_NVRTC",)  # no source knows it: it keeps these kernels apart from nvcc's
+    result = serve(scenario, requests, trace_path=tmp_path / "trace.ndjson", time_scale=0.0, flags=flags)
+    assert outcomes(result) == {"completed": 200}
+    assert result.counters["wrong_tokens"] == 0
+    assert check_trace(tmp_path / "trace.ndjson").code == 0
+
+
+@needs_gpu
+def test_graphs_note_when_they_begin_and_end() -> None:
+    kernels = load_kernels()
+    marks = GraphMarks(kernels.cuda, 4096)
+    system = System.on_gpu(kernels, loop_settings(4), marks=marks)
+    try:
+        run_batch(system, 4, 300, 8)
+        begun, ended = marks.read()
+        assert begun.size >= 300
+        assert (ended > begun).all()
+        assert (begun[1:] > ended[:-1]).all()
+    finally:
+        system.close()
+        marks.close()
 
 
 @needs_gpu

@@ -18,6 +18,7 @@ from blink.common.states import SLOT_COUNT
 from blink.hw.cuda.host_scheduler import HostCalls, HostRing, HostScheduler
 from blink.hw.cuda.kernels import Kernels
 from blink.hw.cuda.lockstep import load_kernels
+from blink.hw.cuda.marks import GraphMarks
 from blink.hw.cuda.ports import Ingress
 from blink.hw.cuda.ring import CudaRing
 from blink.hw.cuda.run import GPU_CLOCK
@@ -84,11 +85,16 @@ class System:
 
     @classmethod
     def on_gpu(
-        cls, kernels: Kernels, settings: NativeSettings, engine: Engine | None = None, ingress: Ingress = Ingress.COPY
+        cls,
+        kernels: Kernels,
+        settings: NativeSettings,
+        engine: Engine | None = None,
+        ingress: Ingress = Ingress.COPY,
+        marks: GraphMarks | None = None,
     ) -> Self:
-        """`engine` None is the stub."""
+        """`engine` None is the stub. With `marks` graphs note there when they begin and end."""
         ring = CudaRing(kernels.cuda, load_library(), settings, ingress)
-        return cls(ring, CudaScheduler(kernels, ring, engine))
+        return cls(ring, CudaScheduler(kernels, ring, engine, marks=marks))
 
     @classmethod
     def on_host(

@@ -11,6 +11,7 @@ from blink.common.events import GraphKind
 from blink.common.policy import GraphShape, GraphTable
 from blink.hw.cuda.driver import Cuda
 from blink.hw.cuda.kernels import IO_THREADS, Kernels
+from blink.hw.cuda.marks import GraphMarks
 from blink.hw.cuda.stub import engine_io
 from blink.hw.engines.contract import Engine
 from blink.hw.native.settings import NativeSettings
@@ -23,11 +24,20 @@ class Graphs:
     """Captures each shape once, instantiates it twice for launch from the device, and uploads both.
 
     `memory` is the address of the scheduler's block, `config` the Config at its start. `arrays` are device addresses of
-    the executables of a kind.
+    the executables of a kind. With `marks` every graph notes there when it began and ended.
     """
 
-    def __init__(self, kernels: Kernels, engine: Engine, settings: NativeSettings, memory: int, config: bytes) -> None:
+    def __init__(
+        self,
+        kernels: Kernels,
+        engine: Engine,
+        settings: NativeSettings,
+        memory: int,
+        config: bytes,
+        marks: GraphMarks | None = None,
+    ) -> None:
         self._kernels, self._cuda, self._engine, self._memory = kernels, kernels.cuda, engine, memory
+        self._marks = ctypes.c_uint64(marks.address if marks else 0)
         self._config = (ctypes.c_char * len(config)).from_buffer_copy(config)
         self._executables: dict[GraphShape, tuple[int, ...]] = {}
         stream = self._cuda.stream()
@@ -69,12 +79,13 @@ class Graphs:
             "prologue", shape.batch, IO_THREADS, stream,
             ctypes.c_uint64(self._memory), self._config,
             engine_io(self._engine.buffers, self._engine.scratch_block),
-            ctypes.c_uint32(shape.kind), ctypes.c_uint32(shape.sequence),
+            ctypes.c_uint32(shape.kind), ctypes.c_uint32(shape.sequence), self._marks,
         )  # fmt: skip
 
     def _epilogue(self, stream: int) -> None:
         io = engine_io(self._engine.buffers, self._engine.scratch_block)
-        self._kernels.launch("epilogue", 1, IO_THREADS, stream, ctypes.c_uint64(self._memory), self._config, io)
+        memory = ctypes.c_uint64(self._memory)
+        self._kernels.launch("epilogue", 1, IO_THREADS, stream, memory, self._config, io, self._marks)
 
     def close(self) -> None:
         """Give the executables back; the graphs are the engine's. No scheduler may run."""

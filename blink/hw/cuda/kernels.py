@@ -7,7 +7,7 @@ from blink.hw.cuda.driver import Cuda
 
 NAMES = (
     "blink_scheduler", "blink_step", "blink_prologue", "blink_epilogue", "blink_stub", "blink_clock", "blink_echo",
-    "blink_time_scan",
+    "blink_time_scan", "blink_race",
 )  # fmt: skip
 SCHEDULER_THREADS = 256
 IO_THREADS = 256

@@ -11,6 +11,7 @@ from blink.common.events import GraphKind
 from blink.hw.cuda.clock import ClockOffset, compare_clocks
 from blink.hw.cuda.graphs import Graphs
 from blink.hw.cuda.kernels import SCHEDULER_THREADS, Kernels
+from blink.hw.cuda.marks import GraphMarks
 from blink.hw.cuda.ring import DRAIN_GAP_NS, CudaRing
 from blink.hw.cuda.structures import Control, CudaHost
 from blink.hw.cuda.stub import StubEngine
@@ -26,11 +27,16 @@ _CONTROL_BYTES = 4096
 class CudaScheduler:
     """A scheduler graph over a ring, with an engine's graphs. `start` it, `stop` it, start it again, `close` it.
 
-    `engine` None is the stub. `kernel` is the kernel of the scheduler graph.
+    `engine` None is the stub. `kernel` is the kernel of the scheduler graph. `marks`: see Graphs.
     """
 
     def __init__(
-        self, kernels: Kernels, ring: CudaRing, engine: Engine | None = None, kernel: str = "scheduler"
+        self,
+        kernels: Kernels,
+        ring: CudaRing,
+        engine: Engine | None = None,
+        kernel: str = "scheduler",
+        marks: GraphMarks | None = None,
     ) -> None:
         window = ring.settings.limits.window
         if not 2 <= window <= WINDOW_MAX:
@@ -43,7 +49,7 @@ class CudaScheduler:
         self._own: Engine | None = None
         if engine is None:
             engine = self._own = StubEngine(kernels, ring.settings, ring.base, self.control.address)
-        self.graphs = Graphs(kernels, engine, ring.settings, ring.base, ring.device_config)
+        self.graphs = Graphs(kernels, engine, ring.settings, ring.base, ring.device_config, marks)
         self.stream = self._cuda.stream()
         self._executable = self._scheduler_graph(kernel)
         self.clock = ClockOffset(0, 0)

@@ -36,7 +36,9 @@ def engine_rows(
 
     `systems` restricts which schedulers run: cuda, cpu-resident.
     """
-    settings = engine_settings(engine, output_tokens=plan.steps + max(plan.batches) + 2, ignore_eos=True)
+    settings = engine_settings(
+        engine, output_tokens=plan.steps + max(plan.batches) + 2, ignore_eos=True, resume_after_tokens=1
+    )
     for name, opener in (("cuda", System.on_gpu), ("cpu-resident", System.on_host)):
         if systems and name not in systems:
             continue

@@ -32,7 +32,7 @@ def loop_settings(batch: int, window: int = 120) -> NativeSettings:
         GraphKind.DECODE, (batch,), (_CONTEXT,), batch * _CONTEXT, GraphShape(GraphKind.DECODE, batch, _CONTEXT)
     )
     return NativeSettings(
-        limits=Limits(batch, 1, 16, window),
+        limits=Limits(batch, 1, 16, window, resume_after_tokens=1),  # run_batch counts on a step after each prefill
         prefill_table=prefill,
         decode_table=decode,
         kv_block_count=(batch + 1) * _CONTEXT // 16,

@@ -52,7 +52,8 @@ def run_batch(
     )  # fmt: skip
     system.scheduler.start()
     system.scheduler.wait_until_up()
-    # Each enters a step later than the one before; all end together, so that the last graph has the whole batch.
+    # Each enters a step later than the one before, as `resume_after_tokens` is 1; all end together, so that the last
+    # graph has the whole batch.
     outputs = [steps + batch - index for index in range(batch)]
     requests = [Request(index, -1, prompt_tokens, NO_EOS, tokens, 0) for index, tokens in enumerate(outputs)]
     for request in requests:
