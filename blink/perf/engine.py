@@ -17,7 +17,9 @@ class EngineProfile:
     `*_accesses` count reads and writes, outside the matrix products, of one element per token and layer: of the hidden
     state, of all query heads, of all key heads, of the FFN's inner state. `elementwise_efficiency` is the share of the
     bandwidth of a plain copy at which those accesses run. Products are computed in tiles of whole powers of two of
-    tokens, up to `product_tile_tokens`; 1: of single tokens.
+    tokens, up to `product_tile_tokens`; 1: of single tokens. Products grouped by expert compute at
+    `grouped_flops_share` of the rate of one large product, since each expert has few rows, and each takes
+    `grouped_floor_ns` at least.
     """
 
     name: str
@@ -33,6 +35,8 @@ class EngineProfile:
     elementwise_efficiency: float = constant("ratio", 0.01, 1, default=1.0)
     logit_accesses: float = constant("accesses", 1)
     product_tile_tokens: int = constant("tokens", 1, default=1)
+    grouped_flops_share: float = constant("ratio", 0.01, 1, default=1.0)
+    grouped_floor_ns: int = constant("ns", 0, default=0)
     graph_bytes: int = constant("bytes", 0)
     workspace_bytes: int = constant("bytes", 0)
 

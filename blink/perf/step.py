@@ -24,7 +24,10 @@ DEFAULT_ENGINE = "torch-capture"
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One matrix product, `count` times a step: weight and activation elements moved, and multiply-adds."""
+    """One matrix product, `count` times a step: weight and activation elements moved, and multiply-adds.
+
+    `grouped`: many small ones in one kernel, one for each expert.
+    """
 
     name: str
     count: int
@@ -32,6 +35,7 @@ class Gemm:
     activation_elements: float
     multiply_adds: float
     rows: float
+    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ class StepModel:
         Two graphs read the weights twice and launch their kernels twice; one graph for both computes the padding.
         """
         one, both = self.prefill_ns(1, sequence), self.prefill_ns(2, sequence)
-        return max(0, (2 * one - both) * sequence // (both - one))
+        return max(0, (2 * one - both) * sequence // max(1, both - one))
 
     def mixed_ns(self, decode_rows: int, kv_tokens: int, prefill_chunks: Sequence[tuple[int, int]]) -> int:
         """Duration of one step without padding: rows that decode, and chunks of prompts, as (new, context) tokens.
@@ -190,13 +194,17 @@ class StepModel:
 
     def _parts(self, tokens: int, rows: int, attention_bytes_ns: float, attention_flops_ns: float) -> StepParts:
         kernel_count = self.kernel_count()
-        products = [(gemm.count, *self._gemm_ns(gemm)) for gemm in self._gemms(tokens, rows)]
+        products = [
+            (gemm.count, *self._gemm_ns(gemm), self.engine.grouped_floor_ns if gemm.grouped else 0)
+            for gemm in self._gemms(tokens, rows)
+        ]
         return StepParts(
-            gemm_bytes_ns=sum(count * memory for count, memory, _, _ in products),
-            gemm_ramp_ns=sum(count * ramp for count, _, ramp, _ in products),
-            gemm_flops_ns=sum(count * compute for count, _, _, compute in products),
+            gemm_bytes_ns=sum(count * memory for count, memory, *_ in products),
+            gemm_ramp_ns=sum(count * ramp for count, _, ramp, *_ in products),
+            gemm_flops_ns=sum(count * compute for count, _, _, compute, _ in products),
             gemm_ns=sum(
-                count * self._overlapped_ns(memory + ramp, compute) for count, memory, ramp, compute in products
+                count * max(floor, self._overlapped_ns(memory + ramp, compute))
+                for count, memory, ramp, compute, floor in products
             ),
             attention_bytes_ns=attention_bytes_ns,
             attention_flops_ns=attention_flops_ns,
@@ -219,8 +227,8 @@ class StepModel:
             # Grouped products: each expert that is touched is read once, and every token computes on its k experts.
             touched, routed = shape.experts_touched(tokens), tokens * shape.experts_per_token
             inner = shape.expert_ffn_size * share
-            yield _gemm("expert_gate_up", layers, hidden, 2 * inner, routed, touched)
-            yield _gemm("expert_down", layers, inner, hidden, routed, touched)
+            yield _gemm("expert_gate_up", layers, hidden, 2 * inner, routed, touched, grouped=True)
+            yield _gemm("expert_down", layers, inner, hidden, routed, touched, grouped=True)
         else:
             inner = shape.ffn_size * share
             yield _gemm("gate_up", layers, hidden, 2 * inner, tokens)
@@ -232,7 +240,8 @@ class StepModel:
 
         The ramp grows with the root of the bytes: a short product never reaches the bandwidth, a long one nearly does.
         """
-        rate = self.gpu.peak_flops(self.dtype_bytes) * self.gpu.flops_efficiency
+        share = self.engine.grouped_flops_share if gemm.grouped else 1.0
+        rate = self.gpu.peak_flops(self.dtype_bytes) * self.gpu.flops_efficiency * share
         memory = self._bytes_ns(gemm.weight_elements + gemm.activation_elements)
         computed = gemm.multiply_adds * (self.engine.tiled(gemm.rows) / gemm.rows)
         return memory, math.sqrt(memory * self.gpu.gemm_ramp_ns), 2 * computed / rate * NS_PER_S
@@ -300,9 +309,12 @@ def check_tensor_parallel(shape: ModelShape, tensor_parallel: int) -> None:
         )
 
 
-def _gemm(name: str, count: int, inputs: float, outputs: float, rows: float, matrices: float = 1.0) -> Gemm:
+def _gemm(
+    name: str, count: int, inputs: float, outputs: float, rows: float, matrices: float = 1.0, *, grouped: bool = False
+) -> Gemm:
     """`rows` rows of `inputs` elements times `matrices` distinct matrices of inputs x outputs elements."""
-    return Gemm(name, count, matrices * inputs * outputs, rows * (inputs + outputs), rows * inputs * outputs, rows)
+    moved, computed = rows * (inputs + outputs), rows * inputs * outputs
+    return Gemm(name, count, matrices * inputs * outputs, moved, computed, rows, grouped)
 
 
 def _at_least(field: str, value: int, low: int) -> None:

@@ -174,6 +174,33 @@ def test_moe_flops_follow_active_parameters() -> None:
     assert parts.gemm_flops_ns == pytest.approx(2 * body * 4096 / (989e12 * 0.799) * 1e9, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "measured_us"),
+    [(1, 185.1), (8, 204.4), (32, 324.9), (64, 384.1), (256, 419.6), (1024, 528.4), (2048, 728.2), (4096, 1189.6)],
+)
+def test_grouped_products_take_what_was_published_of_fused_experts_on_an_h200(tokens: int, measured_us: float) -> None:
+    """The timings that the two constants were fitted to (docs/models.md), less six small kernels."""
+    mixture = dataclasses.replace(
+        ModelShape.load("qwen3-30b-a3b"), hidden_size=2816, expert_ffn_size=704, layer_count=1
+    )
+    without = dataclasses.replace(mixture, expert_count=0, experts_per_token=0, expert_ffn_size=0, ffn_size=1)
+    engine = EngineProfile.load("vllm")
+    gemms = [StepModel(shape, H200, engine=engine).decode_breakdown(tokens, 0).gemm_ns for shape in (mixture, without)]
+    experts_us = (gemms[0] - gemms[1] + 6 * H200.kernel_floor_ns) / 1e3
+    assert experts_us == pytest.approx(measured_us, rel=0.15)
+
+
+def test_padding_worth_is_where_two_graphs_cost_as_much_as_one() -> None:
+    for shape, least, most in (("llama-3-8b", 100, 400), ("qwen3-30b-a3b", 1000, 4000)):
+        model = StepModel(ModelShape.load(shape), H200, engine=EngineProfile.load("tensorrt"))
+        worth = model.padding_worth(1024)
+        assert least < worth < most
+        padded = model.prefill_ns(2, 1024) - model.prefill_ns(1, 1024)
+        assert worth * padded / 1024 == pytest.approx(
+            2 * model.prefill_ns(1, 1024) - model.prefill_ns(2, 1024), rel=0.01
+        )
+
+
 def test_tensor_parallel_divides_weights_and_cache_and_adds_all_reduce() -> None:
     one, two = StepModel(LLAMA, H200), StepModel(LLAMA, H200, tensor_parallel=2)
     single, split = one.decode_breakdown(16, 65536), two.decode_breakdown(16, 65536)
