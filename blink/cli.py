@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from blink import __version__
 from blink.commands import (
+    backend,
     bench,
     chaos,
     check,
@@ -26,14 +27,17 @@ from blink.commands import (
     scenario,
     serve,
     sweep,
+    trace,
 )
 from blink.common.errors import InputError
 
 COMMANDS = (
     run,
     serve,
+    backend,
     compare,
     sweep,
+    trace,
     report,
     reproduce,
     check,

@@ -74,6 +74,23 @@ def test_a_killed_sweep_goes_on_and_gives_the_same_bytes(whole: Path, tmp_path: 
     assert kept(out) == kept(whole)
 
 
+def test_a_killed_sweep_leaves_no_worker_behind(tmp_path: Path) -> None:
+    psutil = pytest.importorskip("psutil", reason="comes with the extra cluster")
+    out = tmp_path / "s"
+    grid = (str(ROOT / "scenarios" / "llama3-8b-h100.toml"), "--rate", "2,3,16", "--seeds", "3")
+    command = [sys.executable, "-m", "blink.cli", "sweep", *grid, "--workers", "2", "--out", str(out)]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        _rows_after(out / RESULTS_NAME, 1)
+        workers = psutil.Process(child.pid).children(recursive=True)
+        assert len(workers) >= 2
+    finally:
+        child.kill()
+        child.wait()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert alive == []
+
+
 def _rows_after(path: Path, count: int) -> list[Any]:
     end = time.monotonic() + 60
     while time.monotonic() < end:
