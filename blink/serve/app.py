@@ -30,6 +30,8 @@ _HTML: list[Header] = [
     (b"x-content-type-options", b"nosniff"),
 ]
 _CLOSE: list[Header] = [(b"connection", b"close")]
+ARRIVED = "blink.arrived_ns"
+"""In the state of a request's scope, where the server knows it: when its first byte arrived, on the monotonic clock."""
 
 
 class _GoneError(Exception):
@@ -124,14 +126,18 @@ class App:
 
     # --- generation ---
 
+    def _arrived_ns(self, scope: Scope) -> int:
+        found = scope.get("state", {}).get(ARRIVED)
+        return found if isinstance(found, int) else self._service.now()
+
     async def _completions(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived_ns = self._service.now()
+        arrived_ns = self._arrived_ns(scope)
         generation = self._service.reader.completion(await self._body(scope, receive))
         writer = Writer(send)
         await self._serve(self._service.open(generation, writer, arrived_ns), writer, receive)
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived_ns = self._service.now()
+        arrived_ns = self._arrived_ns(scope)
         generation = self._service.reader.chat(await self._body(scope, receive))
         writer = Writer(send)
         await self._serve(self._service.open(generation, writer, arrived_ns), writer, receive)

@@ -1,14 +1,18 @@
 """The twin in real time: the discrete-event model, stepped against the wall clock, with requests as they come.
 
 Virtual time is wall time divided by the time scale; with a scale of 0 the model runs as fast as it goes. Every poll of
-the simulated token reader that brings news reads the ring's bytes, and its tokens are told when they would be at the
-client. What real time adds (HTTP, the socket) comes on top.
+the simulated token reader that brings news reads the ring's bytes.
+
+What the real machine does is not added to what is modelled: it stands for it. The model's client sends a request when
+the real one did, and the first byte of a chunk leaves so that it is at the real client when the model has it at its
+own. So that it can, what will not change any more is computed ahead of its time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -34,8 +38,27 @@ from blink.workload.requests import Requests, synthetic
 TURN_MAX_NS = 2 * NS_PER_MS
 """Of wall time that one turn may take: then sockets are looked after before it goes on."""
 COALESCE_NS = 20_000
-"""Events that are so close together are done in one turn."""
+"""Events that are so close together are done in one turn, the later ones before their time."""
+POLL_NS = 100_000
+"""A poll so soon after what it will see is done in the same turn."""
 _FOREVER_NS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class RealTime:
+    """What the real machine takes of wall time, in ns: medians between two processes of one machine with idle cores."""
+
+    noticed_ns: int = 130_000
+    """From a client's sending to the server's notice of it: the socket, and the loop's waking up."""
+    told_ns: int = 350_000
+    """From the alarm to a chunk at the client: the loop wakes up, text and frame, the socket, the client wakes up."""
+    early_ns: int = NS_PER_MS
+    """The end of a prefill is known when it begins. It is computed so much before, or by the EARLY_SHARE-th part of its
+    duration if that is less. Only a request that arrives in between could have been seen at that boundary, and is seen
+    at the next."""
+
+
+EARLY_SHARE = 8
 
 Told = Callable[[Request, int, int], None]
 
@@ -59,8 +82,12 @@ class LivePath(TokenPath):
 
     def _end(self, request: Request, status: int, token_count: int) -> None:
         super()._end(request, status, token_count)
-        due_ns = self.last_token_ns(request.slot) if token_count else self._env.now
-        self.over(request, status, due_ns)
+        self.over(request, status, self.last_token_ns(request.slot) if token_count else self._env.now)
+
+    @property
+    def next_poll_ns(self) -> int:
+        """When the next poll that sees news captures the ring; negative if nothing is stored that none has seen."""
+        return self._armed_ns
 
 
 class _NoGaps(InterTokenGaps):
@@ -89,11 +116,21 @@ class LiveModel(Model):
     def _refuse(self, request: Request, reason: str) -> None:
         self.ended(request)
 
-    def send(self, request: Request) -> None:
-        """A client sends a request now."""
-        request.sent_ns = self.env.now
+    def send(self, request: Request, sent_ns: int) -> None:
+        """A client sends a request, now or at a time that has passed."""
+        request.sent_ns = sent_ns
         self.requests[request.request_id] = request
-        self.dpu.receive(request, self._messages.request_bytes(request.prompt_tokens))
+        self.dpu.learn_of(request, self._messages.request_bytes(request.prompt_tokens), sent_ns)
+
+    @property
+    def prefill_end_ns(self) -> int:
+        """When the tokens of the prefill that runs will have been stored; negative if none runs."""
+        return -1 if self.gpu._graph_since is None else self.gpu._alarm._due_ns
+
+    @property
+    def prefill_duration_ns(self) -> int:
+        """Of the prefill that runs."""
+        return self.prefill_end_ns - (self.gpu._graph_since or 0)
 
     def flush(self) -> None:
         """Write rows of the trace that are certain."""
@@ -116,8 +153,15 @@ class SimulatedBackend:
     name = "sim"
 
     def __init__(
-        self, scenario: Scenario, text: StubText, time_scale: float, trace_path: Path | None, now: Callable[[], int]
+        self,
+        scenario: Scenario,
+        text: StubText,
+        time_scale: float,
+        trace_path: Path | None,
+        now: Callable[[], int],
+        real: RealTime | None = None,
     ) -> None:
+        """`real`: what the machine takes, by default as measured."""
         if scenario.system.kind not in ("blink", "cpu-resident"):
             raise InputError(
                 f"serve: system.kind = {scenario.system.kind!r} is not allowed; allowed: 'blink', 'cpu-resident'"
@@ -128,6 +172,10 @@ class SimulatedBackend:
         self._model = model = LiveModel(scenario, plant, trace_path)
         model.path.told, model.path.over, model.ended = self._told, self._over, self._forget
         self._start_ns, self._begun = now(), False
+        real = real or RealTime()
+        self._noticed_ns = real.noticed_ns
+        self._lead_ns = int(real.told_ns / time_scale) if time_scale else 0  # of virtual time
+        self._early_max_ns = int(real.early_ns / max(1.0, time_scale))  # of virtual time
         self._live: dict[int, tuple[Job, Request, list[int]]] = {}  # by number, until the client has all of it
         self._due: list[tuple[int, int, int, int, Finish | None]] = []  # due_ns, order, number, tokens, finish
         self._order = count()
@@ -139,9 +187,7 @@ class SimulatedBackend:
 
     def _virtual(self, wall_ns: int) -> int:
         """The model's time at a time of the wall clock; a scale of 0 has no such relation."""
-        if not self._scale:
-            return self._model.env.now
-        return max(self._model.env.now, int((wall_ns - self._start_ns) / self._scale))
+        return int((wall_ns - self._start_ns) / self._scale) if self._scale else self._model.env.now
 
     def _wall(self, virtual_ns: int) -> int:
         return self._start_ns + int(virtual_ns * self._scale)
@@ -154,8 +200,12 @@ class SimulatedBackend:
         eos_at = self._text.eos_at(job, key)
         request = Request(job.number, -1, len(job.prompt), eos_at, job.output_tokens_max, -1)
         self._live[job.number] = job, request, self._text.text(key, min(eos_at, job.output_tokens_max))
-        # What lies before the request happens before it. Its time is that of its arrival, not of this call.
-        at(self._model.env, self._virtual(job.arrived_ns), lambda: self._model.send(request))
+        # What lies before the request happens before it. Its time is not that of this call.
+        sent_ns = max(0, self._virtual(job.arrived_ns - self._noticed_ns))
+        if sent_ns <= self._model.env.now:
+            self._model.send(request, sent_ns)
+        else:
+            at(self._model.env, sent_ns, lambda: self._model.send(request, sent_ns))
 
     def cancel(self, job: Job) -> None:
         """See Backend."""
@@ -170,7 +220,7 @@ class SimulatedBackend:
                 if request.slot < 0:
                     self._forget(request)
 
-        at(self._model.env, self._virtual(self._now()), hang_up)
+        at(self._model.env, max(self._model.env.now, self._virtual(self._now())), hang_up)
 
     def _forget(self, request: Request) -> None:
         self._model.requests.pop(request.request_id, None)
@@ -191,24 +241,39 @@ class SimulatedBackend:
 
     def turn(self) -> int | None:
         """See Backend."""
-        env, due, began_ns = self._model.env, self._due, self._now()
+        began_ns = self._now()
         if not self._begun:  # what it took to get here is no lag
             self._start_ns, self._begun = began_ns, True
-        events = env._queue
-        until_ns = self._virtual(began_ns) + COALESCE_NS if self._scale else _FOREVER_NS
-        if self._scale:
+        if not self._scale:
+            self._run(_FOREVER_NS, began_ns)
+            self._deliver(_FOREVER_NS)
+        else:
             self._note_lag(began_ns)
-        steps = 0
+            virtual_ns = self._virtual(began_ns)
+            self._run(virtual_ns + COALESCE_NS, began_ns)
+            if 0 <= (end_ns := self._model.prefill_end_ns) <= virtual_ns + self._early_ns():
+                self._run(end_ns, began_ns)
+            if self._model.path.next_poll_ns <= self._model.env.now + POLL_NS:
+                self._run(self._model.path.next_poll_ns, began_ns)
+            self._deliver(virtual_ns + self._lead_ns)
+        self._model.flush()
+        return self._next_ns()
+
+    def _run(self, until_ns: int, began_ns: int) -> None:
+        """Let the model go on until a virtual time, or until the turn that began then has taken long enough."""
+        env, due = self._model.env, self._due
+        events, steps = env._queue, 0
         while events and events[0][0] <= until_ns:
             env.step()
             steps += 1
             if not steps & 63 and self._now() - began_ns > TURN_MAX_NS:
-                break
+                return
             if not self._scale and due:
-                break  # as fast as it goes, but a client hears of a token before the next one is made
-        self._deliver(until_ns)
-        self._model.flush()
-        return self._next_ns()
+                return  # as fast as it goes, but a client hears of a token before the next one is made
+
+    def _early_ns(self) -> int:
+        """How much before the end of the prefill that runs its end may be computed."""
+        return min(self._early_max_ns, self._model.prefill_duration_ns // EARLY_SHARE)
 
     def _deliver(self, until_ns: int) -> None:
         """Tell of what is at the client by now, a job's tokens together."""
@@ -231,10 +296,17 @@ class SimulatedBackend:
             job.take(given, finish)
 
     def _next_ns(self) -> int | None:
-        times = [heap[0][0] for heap in (self._model.env._queue, self._due) if heap]
-        if not times:
+        events, due = self._model.env._queue, self._due
+        if not events and not due:
             return None
-        return self._wall(int(min(times))) if self._scale else self._now()
+        if not self._scale:
+            return self._now()
+        times = [events[0][0] - COALESCE_NS] if events else []
+        if self._model.prefill_end_ns >= 0:
+            times.append(self._model.prefill_end_ns - self._early_ns())
+        if due:
+            times.append(due[0][0] - self._lead_ns)
+        return self._wall(int(min(times)))
 
     def _note_lag(self, now_ns: int) -> None:
         events = self._model.env._queue

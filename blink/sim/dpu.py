@@ -105,11 +105,15 @@ class Dpu:
 
     def receive(self, request: Request, size_bytes: int) -> None:
         """A client sends a request now."""
-        arrived = self._to_dpu.send(self._env.now, size_bytes)
+        self.learn_of(request, size_bytes, self._env.now)
+
+    def learn_of(self, request: Request, size_bytes: int, sent_ns: int) -> None:
+        """A client sent a request at `sent_ns`, now or before: who is bound to real time learns of it late."""
+        arrived = self._to_dpu.send(sent_ns, size_bytes)
         tokenize_ns = self._profile.tokenize_ns(request.prompt_tokens)
         start = self._cores.reserve(arrived, self._profile.http_parse_ns + tokenize_ns)
         request.accepted_ns = start + self._profile.http_parse_ns
-        request.tokenized_ns = request.accepted_ns + tokenize_ns
+        request.tokenized_ns = max(self._env.now, request.accepted_ns + tokenize_ns)
         at(self._env, request.tokenized_ns, lambda: self._ready(request))
 
     def _ready(self, request: Request) -> None:

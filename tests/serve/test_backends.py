@@ -19,12 +19,13 @@ pytest.importorskip("msgspec", reason="needs the extra [serve]")
 
 from blink.frontend.openai.bodies import Sampling
 from blink.serve.backend import Backend, Finish, Job
-from blink.serve.simulated import COALESCE_NS, SimulatedBackend
+from blink.serve.simulated import COALESCE_NS, RealTime, SimulatedBackend
 from blink.serve.stub import StubText
 from blink.serve.timed import Delay, TimedBackend
 
 OVERRIDES = [("--set", "workload.cancel.fraction=0"), ("--set", "workload.arrivals.rate=400")]
 START_NS = 5_000_000_000
+AT_ONCE = RealTime(noticed_ns=0, told_ns=0, early_ns=0)
 
 
 class Hands:
@@ -76,7 +77,7 @@ def test_requests_at_the_simulations_times_get_their_tokens_at_its_times(scale: 
     scenario, load = build_load(load_scenario(SCENARIO, OVERRIDES))
     result = simulate(scenario, load)
     rows, clock = result.requests, Hands()
-    backend = SimulatedBackend(scenario, StubText(scenario, ByteTokenizer(), 1), scale, None, clock)
+    backend = SimulatedBackend(scenario, StubText(scenario, ByteTokenizer(), 1), scale, None, clock, AT_ONCE)
     heard = [Heard() for _ in range(len(load))]
     columns = zip(load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.arrival_ns.tolist(), strict=True)
     jobs = [
@@ -96,6 +97,27 @@ def test_requests_at_the_simulations_times_get_their_tokens_at_its_times(scale: 
     many = rows["output_tokens"] > 1
     ours = ((last - first) / scale)[many] / (rows["output_tokens"][many] - 1)
     assert np.mean(ours) == pytest.approx(np.mean(tpot_ns(rows)), rel=0.02)
+    backend.close(complete=True)
+
+
+def test_what_the_real_machine_takes_is_not_added_to_what_is_modelled() -> None:
+    """The server hears of a request late, and hands tokens out early; the client has them when the model says so."""
+    overrides = [("--set", "workload.cancel.fraction=0"), ("--set", "workload.arrivals.rate=2")]
+    scenario, load = build_load(load_scenario(SCENARIO, overrides))
+    rows, clock, real = simulate(scenario, load).requests, Hands(), RealTime()
+    backend = SimulatedBackend(scenario, StubText(scenario, ByteTokenizer(), 1), 1.0, None, clock, real)
+    heard = [Heard() for _ in range(len(load))]
+    columns = zip(load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.arrival_ns.tolist(), strict=True)
+    jobs = [
+        job(number, prompt, output, START_NS + arrival + real.noticed_ns, clock, heard[number])
+        for number, (prompt, output, arrival) in enumerate(columns)
+    ]
+    backend.turn()  # its time begins
+    served(backend, clock, jobs)
+    for times, name in (("first_ns", "first_token_ns"), ("last_ns", "last_token_ns")):
+        early = rows[name] - (np.array([getattr(one, times) for one in heard]) - START_NS)
+        assert early.min() >= -1_000
+        assert early.max() <= real.told_ns + 1_000
     backend.close(complete=True)
 
 
