@@ -129,9 +129,10 @@ class Gpu:
 
     def _scan_end(self, visible_ns: int) -> int:
         """The end of the first idle scan that starts at or after `visible_ns`; idle scans run back to back."""
-        scan = self._overheads.scan_ns
+        scan, late_ns = self._overheads.scan_ns, self._overheads.late_ns
         start = max(visible_ns, self._env.now)
-        return start + (self._phase_ns - start) % scan + scan
+        end = start + (self._phase_ns - start) % scan + scan
+        return end + late_ns(end) if late_ns else end
 
     def _cut(self, segment: Segment, visible_ns: int) -> None:
         index = bisect_left(segment.stored, visible_ns + self._overheads.scan_ns)
@@ -334,6 +335,8 @@ class Gpu:
         if self._throttle:
             duration = self._throttle.prefill_ns(claimed_ns + before_ns, duration, shape.batch, shape.sequence)
         done_ns = claimed_ns + before_ns + duration
+        if overheads.late_ns:
+            done_ns += overheads.late_ns(done_ns)
         stored_ns = done_ns + overheads.after_ns(self._step, claim_count)
         self._record_graph(Event.GRAPH_LAUNCHED, claimed_ns, shape, claim_count)
         if self._overdue(duration):
@@ -452,7 +455,7 @@ class Gpu:
         stop_ns = self._stop_ns()
         segment.before, after = self._overheads.around(self._step, steps, rows)
         decode_ns, kv_tokens, now = self._times.decode_ns, self._kv_tokens, self._env.now
-        throttle = self._throttle
+        throttle, late_ns = self._throttle, self._overheads.late_ns
         self.ranges.decode(shape.batch, kv_tokens)
         launched, done, stored, sequence = segment.launched, segment.done, segment.stored, segment.sequence
         for before_ns, after_ns in zip(segment.before, after, strict=True):
@@ -470,6 +473,8 @@ class Gpu:
                 break
             launched.append(now)
             now += before_ns + duration_ns
+            if late_ns:
+                now += late_ns(now)
             done.append(now)
             now += after_ns
             stored.append(now)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from blink.common.units import NS_PER_S
 from blink.perf.host.conditions import HostConditions
+from blink.perf.host.cores import SLICES
 from blink.perf.host.operation import HostOp
+from blink.perf.host.turns import Turns
 from blink.perf.host_engine import HostEngineProfile
 
 _STEPS_AT_ONCE = 256
@@ -60,6 +63,10 @@ class StepOverheads(Protocol):
     def around(self, step: int, steps: int, rows: int) -> tuple[list[int], list[int]]:
         """`before_ns` and `after_ns` of consecutive steps."""
 
+    @property
+    def late_ns(self) -> Callable[[int], int] | None:
+        """From a time until the scheduler runs; None if it always does."""
+
 
 class DeviceOverheads:
     """The scheduler on the GPU: constants, whatever the host does."""
@@ -67,6 +74,7 @@ class DeviceOverheads:
     def __init__(self, profile: LoopCosts) -> None:
         self._profile = profile
         self.scan_ns = profile.scan_ns
+        self.late_ns: Callable[[int], int] | None = None
 
     @property
     def relaunch_ns(self) -> int:
@@ -93,7 +101,11 @@ class DeviceOverheads:
 
 
 class HostOverheads:
-    """The same scheduler in a host thread that launches, waits and copies; it spins, and is interrupted."""
+    """The same scheduler in a host thread that launches, waits and copies; it spins, and is interrupted.
+
+    Since it never sleeps, it takes turns with others on its core that do not either, whatever it does: what happens in
+    their turns it sees in its own.
+    """
 
     def __init__(self, profile: HostEngineProfile, host: HostConditions, rng: np.random.Generator) -> None:
         pace = host.inflation
@@ -106,13 +118,15 @@ class HostOverheads:
         self._after = pace[HostOp.SYNC_COPY] * profile.sync_ns + pace[HostOp.SCHEDULE] * profile.update_ns
         self._after_row = pace[HostOp.SCHEDULE] * profile.update_ns_per_sequence
         self._claim = pace[HostOp.SCHEDULE] * profile.admit_ns
-        self._host, self._rng = host, rng
-        self._rate = host.stall.rate_per_s / NS_PER_S
+        self._stall, self._rng = host.stall.without(SLICES), rng
+        self._rate = self._stall.rate_per_s / NS_PER_S
         self._chances: list[float] = []  # by step
         self._lengths: list[list[float]] = []
         self._late: list[float] = []
         self.scan_ns = max(1, round(self._schedule))
         self.relaunch_ns = 0
+        cores = host.cores
+        self.late_ns = Turns.of(cores, rng.spawn(1)[0]).late_ns if cores.competitors > 0 else None
 
     def claim_ns(self, count: int, *, pausing: bool) -> int:
         """The thread takes each prompt in."""
@@ -148,9 +162,9 @@ class HostOverheads:
         return late
 
     def _draw(self) -> None:
-        rng, stall = self._rng, self._host.stall
+        rng, stall = self._rng, self._stall
         self._chances += rng.random(_STEPS_AT_ONCE).tolist()
-        self._late += [float(self._host.spin_ns(0, rng)) for _ in range(_STEPS_AT_ONCE)]
+        self._late += [float(round(stall.overlap_ns(rng))) for _ in range(_STEPS_AT_ONCE)]
         rates = np.cumsum([source.rate_per_s for source in stall.sources])
         for _ in range(_STEPS_AT_ONCE):
             if not len(rates):

@@ -120,9 +120,12 @@ class _Data:
             row = int(rows[0])
             steps.append(
                 ColdStep(
-                    GraphKind(int(self.kind[row])), int(self.batch[row]),
-                    int(self.sequence[row]) if self.is_prefill[row] else 0, base,
-                    _MEDIAN_ERROR * float(np.std(left[rows])) / math.sqrt(len(rows)), len(rows),
+                    GraphKind(int(self.kind[row])),
+                    int(self.batch[row]),
+                    int(self.sequence[row]) if self.is_prefill[row] else 0,
+                    base,
+                    _MEDIAN_ERROR * float(np.std(left[rows])) / math.sqrt(len(rows)),
+                    len(rows),
                 )  # fmt: skip
             )
         return steps, slope, left

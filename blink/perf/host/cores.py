@@ -12,6 +12,10 @@ from blink.perf.host.profile import HostProfile
 from blink.perf.host.stall import KernelQueue, StallDistribution, StallSource
 
 
+SLICES = "slices"
+"""The source of stalls that is the turns of competitors."""
+
+
 @dataclass(frozen=True, slots=True)
 class CoreShare:
     """The engine's cores as its threads see them.
@@ -28,6 +32,7 @@ class CoreShare:
     oversubscription: float
     competitors: float
     imbalance: float
+    placement_ns: int
     kernel: KernelQueue
     slice_ns: int
     rival_weight: float
@@ -52,7 +57,7 @@ def core_share(
     queue = KernelQueue(busy, section_ns)
     kernel = StallSource.kernel(queue)
     turns = StallSource(
-        "slices",
+        SLICES,
         NS_PER_S / host.slice_ns * weight if rivals else 0.0,
         rivals * host.slice_ns,
         slice_ns=host.slice_ns,
@@ -68,6 +73,7 @@ def core_share(
         oversubscription=victim_threads / owned + (0.0 if reserved_cores else interference.total("cpu_share") / owned),
         competitors=rivals,
         imbalance=imbalance,
+        placement_ns=0 if mitigations.pinning else host.placement_ns,
         kernel=queue,
         slice_ns=host.slice_ns,
         rival_weight=weight,
@@ -89,7 +95,7 @@ def _competitors(host: HostProfile, interference: Interference, victim_threads: 
     if reserved_cores:
         return 0.0
     free = max(0, host.thread_count - victim_threads)
-    return max(0.0, interference.total("cpu_share") - free) / host.thread_count
+    return host.crowding * max(0.0, interference.total("cpu_share") - free) / host.thread_count
 
 
 def _kernel_busy(host: HostProfile, interference: Interference, mitigations: Mitigations, reserved_cores: int) -> float:

@@ -152,6 +152,10 @@ class StallDistribution:
             np.add.at(total, hit, source.lengths_many_ns(len(hit), rng))
         return np.rint(total).astype(np.int64)
 
+    def without(self, name: str) -> StallDistribution:
+        """The other sources."""
+        return StallDistribution(tuple(source for source in self.sources if source.name != name))
+
     def overlap_ns(self, rng: np.random.Generator) -> float:
         """What is left of the interruption in which a moment of a busy thread's life falls; 0 if it falls in none."""
         load = self.load
