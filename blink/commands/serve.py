@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blink.commands.verbs_options import add_device_options, device_choice
 from blink.common.errors import InputError
 from blink.common.optional import need
 
 if TYPE_CHECKING:
+    from blink.hw.verbs.attach import Remote
     from blink.serve.options import Options
 
 BACKENDS = ("sim", "native", "cuda")
@@ -86,6 +88,11 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verb.add_argument(
         "--otel", action="store_true", help="send a span for every request by OTLP (needs the extra otel)"
     )
+    verb.add_argument(
+        "--transport", choices=("rdma",), help="reach a ring on another host, which `blink backend` keeps there"
+    )
+    verb.add_argument("--connect", metavar="HOST:PORT", help="of --transport rdma: where the ring's side listens")
+    add_device_options(verb, "of --transport rdma: ")
     verb.add_argument("--log-json", action="store_true", help="logs as lines of JSON")
     verb.add_argument("--log-requests", action="store_true", help="a line for every request")
     verb.set_defaults(execute=execute)
@@ -104,20 +111,22 @@ def _checked(options: argparse.Namespace) -> Options:
     from blink.serve.options import Options
 
     values: dict[str, Any] = {
-        name.replace("-", "_"): _number(name, getattr(options, name.replace("-", "_"))) for name in _NUMBERS
+        name.replace("-", "_"): number(name, getattr(options, name.replace("-", "_"))) for name in _NUMBERS
     }
     if (options.ttft is None) != (options.itl is None):
         raise InputError("--ttft and --itl: give both, or neither")
     if options.record and options.replay:
         raise InputError("--record and --replay: give one of them")
-    engines = ENGINES[options.backend]
+    engines = ENGINES[options.backend] if options.transport is None else ("stub", "torch")
     engine = options.engine or engines[0]
     if engine not in engines:
         raise InputError(f"--engine {engine}: allowed with --backend native or cuda, not {options.backend}")
     if engine == "torch" and options.ttft is not None:
         raise InputError("--ttft and --itl: a model takes the time that it takes; allowed: with --engine stub")
+    connect = _remote(options)
     return Options(
         **values,
+        connect=connect,
         scenario=options.scenario,
         backend=options.backend,
         engine=engine,
@@ -141,7 +150,26 @@ def _checked(options: argparse.Namespace) -> Options:
     )
 
 
-def _number(name: str, text: str | None) -> float | int:
+def _remote(options: argparse.Namespace) -> Remote | None:
+    """Where the ring is, if it is on another host. Raises InputError for options that do not go together."""
+    if options.transport is None:
+        for name in ("connect", "device", "gid_index"):
+            if getattr(options, name) is not None:
+                raise InputError(f"--{name.replace('_', '-')}: allowed with --transport rdma")
+        return None
+    if options.connect is None:
+        raise InputError("--transport rdma: needs --connect HOST:PORT, where blink backend listens")
+    if options.ttft is not None or options.ring is not None:
+        other = "--ttft" if options.ttft is not None else "--ring"
+        raise InputError(f"{other}: not allowed with --transport rdma, whose ring stands on another host")
+    from blink.hw.verbs.attach import Remote
+    from blink.hw.verbs.frames import parse_address
+
+    return Remote(parse_address("--connect", options.connect), device_choice(options))
+
+
+def number(name: str, text: str | None) -> float | int:
+    """The value of one of the options with numbers. Raises InputError."""
     _, default, least, most, _ = _NUMBERS[name]
     if text is None:
         return default

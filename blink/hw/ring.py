@@ -54,6 +54,20 @@ class Ring(Protocol):
         """Give the memory back."""
 
 
+class TakenRing(Ring, Protocol):
+    """A ring that somebody else has made, and that a dead frontend may have had before."""
+
+    @property
+    def header_epoch(self) -> int:
+        """The frontend's epoch in the ring header."""
+
+    def read_descriptors(self) -> bytes:
+        """A READ of the descriptor array."""
+
+    def heartbeat(self) -> int:
+        """The scheduler's heartbeat in the ring header."""
+
+
 class Running(Protocol):
     """A scheduler that runs over a ring by itself."""
 

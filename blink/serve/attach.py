@@ -44,7 +44,7 @@ def open_ring(
         linger_s=options.linger, trace=str(options.trace.absolute()) if options.trace else "", model=model,
     )  # fmt: skip
     plan = plan_of(order)
-    make = _frontend(order, plan, scenario, tokenizer)
+    make = frontend_maker(order, plan, scenario, tokenizer)
     end = connect(path)
     if end is None:
         _start(order, log)
@@ -62,8 +62,8 @@ def open_ring(
     return RingBackend(order, plan, end, hello, block, make)
 
 
-def _frontend(order: Order, plan: Plan, scenario: Scenario, tokenizer: Tokenizer) -> MakeFrontend:
-    """Raises InputError for a tokenizer that does not go with the model."""
+def frontend_maker(order: Order, plan: Plan, scenario: Scenario, tokenizer: Tokenizer) -> MakeFrontend:
+    """What makes the frontend. Raises InputError for a tokenizer that does not go with the model."""
     if plan.engine is None:
         text = StubText(scenario, tokenizer, scenario.seed)
         return lambda setup, instance, link, recorder: StubFrontend(setup, instance, link, recorder, text)

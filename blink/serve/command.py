@@ -22,6 +22,7 @@ from blink.serve.session import Application, RecordingApp, ReplayingApp
 from blink.serve.stub import StubText
 
 if TYPE_CHECKING:
+    from blink.hw.verbs.attach import Remote
     from blink.serve.telemetry import Spans
 
 
@@ -120,6 +121,8 @@ def terms_of(options: Options) -> Terms:
 
 def backend_of(options: Options, scenario: Scenario, model: str, tokenizer: Tokenizer, log: Log, port: int) -> Backend:
     """The backend of the options. Raises InputError for what cannot run here."""
+    if options.connect is not None:
+        return _remote(options, options.connect, scenario, tokenizer, log)
     if options.ttft is not None and options.itl is not None:
         return _timed(options, scenario, tokenizer, options.ttft, options.itl)
     if options.backend == "sim":
@@ -130,6 +133,19 @@ def backend_of(options: Options, scenario: Scenario, model: str, tokenizer: Toke
     from blink.serve.attach import open_ring
 
     return open_ring(options, scenario, model, tokenizer, log, port)
+
+
+def _remote(options: Options, remote: Remote, scenario: Scenario, tokenizer: Tokenizer, log: Log) -> Backend:
+    from blink.serve.attach import frontend_maker
+    from blink.serve.plan import plan_of
+    from blink.serve.remote import RemoteBackend
+    from blink.serve.remote_order import remote_order
+
+    order = remote_order(
+        "rdma", options.scenario, options.engine, options.model, options.seed, options.overrides, options.time_scale
+    )
+    plan = plan_of(order)
+    return RemoteBackend(remote, order, plan, frontend_maker(order, plan, scenario, tokenizer), options.trace, log)
 
 
 def _timed(options: Options, scenario: Scenario, tokenizer: Tokenizer, ttft: str, itl: str) -> Backend:

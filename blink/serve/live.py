@@ -12,9 +12,8 @@ from blink.common.results import I64, Outcome
 from blink.frontend.submission import Submission
 from blink.frontend.token_reader import News
 from blink.hw.native.frontend_child import ServingFrontend, Setup
-from blink.hw.native.instance import Instance
 from blink.hw.native.tokens import mix, seed_of
-from blink.hw.ring import Tokens
+from blink.hw.ring import TakenRing, Tokens
 from blink.hw.texts import Texts
 from blink.serve.backend import Finish, Job, finish_of
 from blink.serve.keeper_link import KeeperLink
@@ -43,7 +42,7 @@ class LiveFrontend(ServingFrontend):
     """What both kinds do. `before_tokens` is called before tokens are told."""
 
     def __init__(
-        self, setup: Setup, instance: Instance, link: KeeperLink, recorder: Recorder, texts: Texts | None = None
+        self, setup: Setup, instance: TakenRing, link: KeeperLink, recorder: Recorder, texts: Texts | None = None
     ) -> None:
         self._live: dict[int, Live] = {}
         self.before_tokens: Callable[[], None] = lambda: None
@@ -67,6 +66,12 @@ class LiveFrontend(ServingFrontend):
         live = self._live.pop(job.number, None)
         if live is not None and live.request.outcome is Outcome.UNFINISHED:
             self.cancel(live.request)
+
+    def abandon(self) -> list[Job]:
+        """The ring is out of reach: jobs whose clients wait, none of which is told anything more from here."""
+        jobs = [live.job for live in self._live.values()]
+        self._live.clear()
+        return jobs
 
     @property
     def live_count(self) -> int:
@@ -112,7 +117,7 @@ class LiveFrontend(ServingFrontend):
 class StubFrontend(LiveFrontend):
     """The stub's tokens become the job's text; one that is wrong becomes wrong text."""
 
-    def __init__(self, setup: Setup, instance: Instance, link: KeeperLink, recorder: Recorder, text: StubText) -> None:
+    def __init__(self, setup: Setup, instance: TakenRing, link: KeeperLink, recorder: Recorder, text: StubText) -> None:
         self._text = text
         super().__init__(setup, instance, link, recorder)
 
@@ -147,7 +152,7 @@ class ModelFrontend(LiveFrontend):
     def __init__(
         self,
         setup: Setup,
-        instance: Instance,
+        instance: TakenRing,
         link: KeeperLink,
         recorder: Recorder,
         seed: int,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blink.common.profile import list_profiles
+
+if TYPE_CHECKING:
+    from blink.hw.verbs.attach import Remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,18 @@ class Options:
     otel: bool
     log_json: bool
     log_requests: bool
+    connect: Remote | None = None
 
     def all_overrides(self) -> list[tuple[str, str]]:
         """The command line's changes of the scenario, with the option that each comes from."""
-        found = []
-        if self.engine == "torch" and self.model in list_profiles("model"):
-            found.append(("--model", f"model.profile={self.model}"))
-        if self.seed is not None:
-            found.append(("--seed", f"seed={self.seed}"))
-        return [*found, *(("--set", text) for text in self.overrides)]
+        return overrides_of(self.engine, self.model, self.seed, self.overrides)
+
+
+def overrides_of(engine: str, model: str | None, seed: str | None, overrides: tuple[str, ...]) -> list[tuple[str, str]]:
+    """See Options.all_overrides."""
+    found = []
+    if engine == "torch" and model in list_profiles("model"):
+        found.append(("--model", f"model.profile={model}"))
+    if seed is not None:
+        found.append(("--seed", f"seed={seed}"))
+    return [*found, *(("--set", text) for text in overrides)]

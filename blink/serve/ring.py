@@ -17,9 +17,11 @@ from blink.frontend.recovery import HeartbeatWatch
 from blink.hw.native.frontend_child import RowSender, Setup
 from blink.hw.native.instance import Instance
 from blink.hw.native.library import load_library
+from blink.hw.native.looker import Looker
 from blink.hw.native.memory import SharedBlock
 from blink.hw.native.records import RecordReader
 from blink.hw.native.run import monotonic_ns
+from blink.hw.ring import TakenRing
 from blink.serve.backend import Job, Stats, count_states
 from blink.serve.keeper import Hello
 from blink.serve.keeper_link import KeeperLink
@@ -34,10 +36,10 @@ FIRST_NUMBER_SHIFT = 32
 """Request ids of the n-th server on a ring begin at n << 32: none is used twice."""
 END_LIMIT_S = 15.0
 
-MakeFrontend = Callable[[Setup, Instance, KeeperLink, Recorder], LiveFrontend]
+MakeFrontend = Callable[[Setup, TakenRing, KeeperLink, Recorder], LiveFrontend]
 
 
-class _NoRows:
+class NoRows:
     """A TraceWriter for a server without a trace."""
 
     def write(self, columns: Mapping[str, Ints], count: int) -> None: ...
@@ -58,7 +60,8 @@ class RingBackend:
         scenario, settings = plan.scenario, plan.settings
         recover = hello.life > 0
         self._end, self._link = end, KeeperLink(end, traced=hello.traced)
-        self._instance = instance = Instance.attach(load_library(), settings, block)
+        instance = Instance.attach(load_library(), settings, block)
+        self._instance: TakenRing = instance
         epoch = instance.header_epoch
         if recover:
             instance.settings = replace(settings, frontend_epoch=epoch + 1)
@@ -68,16 +71,15 @@ class RingBackend:
             reads_max=frontend.token_reads_per_poll_max, burst_max=frontend.submissions_per_burst_max,
             ring_dead_after_ns=HEART_BOUND_NS, seed=scenario.seed, recover=recover,
         )  # fmt: skip
-        sink = RowSender(self._link) if hello.traced else _NoRows()
+        sink = RowSender(self._link) if hello.traced else NoRows()
         recorder = Recorder(sink, reads_each=True, initial_rows=1 << 10, evidence=plan.evidence)
         recorder.submitter = recorder.reader
         self._frontend = make(setup, instance, self._link, recorder)
-        self._records: RecordReader | None = None
         if not hello.traced:
             self._frontend._rec = None  # nobody reads the rows
-        if hello.drains:
-            self._records = RecordReader(None, self._frontend.request_of, hello.start_ns)
-            self._frontend.before_tokens = self._drain
+        self._records = RecordReader(None, self._frontend.request_of, hello.start_ns)
+        self._new_records = instance.drain if hello.drains else Looker(instance).look
+        self._frontend.before_tokens = self._drain
         self._traced = hello.traced
         self.first_number = hello.life << FIRST_NUMBER_SHIFT
         self.keeper_pid = hello.pid
@@ -120,7 +122,7 @@ class RingBackend:
 
     def _drain(self) -> None:
         """Records of the scheduler: they tell when it claimed a request, and when its first token was stored."""
-        if self._records is not None and (records := self._instance.drain()).size:
+        if (records := self._new_records()).size:
             self._records.take(records)
 
     # --- the state of things ---
@@ -151,8 +153,7 @@ class RingBackend:
             return "the keeper of the ring is gone, and the scheduler with it"
         if state["failed"]:
             return "a graph was overdue: the scheduler launches nothing any more"
-        beat = self._instance.library.heartbeat_ns(self._instance.base)
-        if self._frontend.expects and not self._watch.look(beat, monotonic_ns()):
+        if self._frontend.expects and not self._watch.look(self._instance.heartbeat(), monotonic_ns()):
             return "the scheduler's heart stands still"
         return ""
 

@@ -92,8 +92,14 @@ def _guest_reports(session: pytest.Session) -> dict[str, list[pytest.TestReport]
     if find_compiler() is not None:
         load_library()  # compiled here: under emulation it takes minutes
     with tempfile.TemporaryDirectory() as folder:
-        environment = {REPORTS: "/run/guest/reports", "PYTHONDONTWRITEBYTECODE": "1"}
-        environment |= {name: os.environ[name] for name in ("BLINK_CACHE", "XDG_CACHE_HOME", "CXX") if name in os.environ}
+        environment = {
+            REPORTS: "/run/guest/reports",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+        environment |= {
+            name: os.environ[name] for name in ("BLINK_CACHE", "XDG_CACHE_HOME", "CXX") if name in os.environ
+        }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=15", *names]
         guest = Guest(image(cache_folder() / "guest"), Path(folder), command, cwd=ROOT, environment=environment)
         try:

@@ -34,6 +34,7 @@ from blink.hw.native.library import Library
 from blink.hw.native.link import Link, Message
 from blink.hw.native.memory import SharedBlock
 from blink.hw.native.settings import NativeSettings
+from blink.hw.ring import TakenRing
 from blink.hw.texts import Texts
 
 _CHECK_NS = 2_000_000
@@ -83,7 +84,7 @@ class ServingFrontend(Frontend):
     """The frontend of a run, with a dead one's slots to recover, READs that may be late, and points to die at."""
 
     def __init__(
-        self, setup: Setup, instance: Instance, link: Link, recorder: Recorder, texts: Texts | None = None
+        self, setup: Setup, instance: TakenRing, link: Link, recorder: Recorder, texts: Texts | None = None
     ) -> None:
         self._instance, self._start_ns, self._link, self._recorder = instance, setup.start_ns, link, recorder
         super().__init__(
@@ -341,7 +342,7 @@ class Child:
         if not frontend.expects:
             self._watch.rest()
             return True
-        if self._watch.look(self._instance.library.heartbeat_ns(self._instance.base), now):
+        if self._watch.look(self._instance.heartbeat(), now):
             return True
         self._link.send("count", "rings declared dead by their heartbeat", 1)
         self._fail("requests failed by a dead ring")

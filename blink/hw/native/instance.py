@@ -165,6 +165,10 @@ class Instance:
         offset = int(self.config["ring_header_offset"][0]) + FRONTEND_EPOCH_OFFSET_BYTES
         return read_word(self.block.view(offset, 8), 0)
 
+    def heartbeat(self) -> int:
+        """The scheduler's heartbeat in the ring header."""
+        return int(self.library.heartbeat_ns(self.base))
+
     def read_descriptors(self) -> bytes:
         """A READ of the descriptor array."""
         return bytes(self.block.view(int(self.config["descriptors_offset"][0]), DESCRIPTOR_ARRAY_BYTES))

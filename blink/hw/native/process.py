@@ -26,8 +26,9 @@ class Stop(IntEnum):
 
 
 def default_threads() -> int:
-    """Scan threads: two at least, and one core stays free for the frontend."""
-    return max(2, min(4, (os.cpu_count() or 2) - 1))
+    """Scan threads: two at least, and one core stays free for the frontend. One where there is but one core."""
+    cores = os.cpu_count() or 2
+    return max(min(2, cores), min(4, cores - 1))
 
 
 class SchedulerProcess:

@@ -11,7 +11,7 @@ from typing import Any
 
 from blink.common.errors import InputError
 from blink.hw.verbs.channel import COMPLETION_LIMIT_S, Channel
-from blink.hw.verbs.device import Device
+from blink.hw.verbs.device import Device, DeviceChoice
 from blink.hw.verbs.failure import ConnectionFailedError, ControlLostError
 from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
 from blink.hw.verbs.hello import HelloError, Identity, RingHello, ring_hello_of
@@ -25,9 +25,17 @@ ATTEMPTS = 8
 """How often a connection is tried before it is given up, and what is waited in between, doubled each time."""
 FIRST_WAIT_S, WAIT_MAX_S = 0.25, 4.0
 IDLE_LOOK_S = 0.5
-"""If nothing has come back for so long, one word is READ: a peer that is gone shows even where nobody asks for anything."""
+"""If nothing has come back for so long, one word is READ: a peer that is gone shows even where nobody asks anything."""
 _TURN_S = 0.02
 _CLOCK_ROUNDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Where the ring is, and by which adapter of this machine it is reached."""
+
+    address: tuple[str, int]
+    device: DeviceChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +50,10 @@ class Clocks:
 class Attachment:
     """A connection to a ring: verbs in `channel`, everything else in `ask`. `close` it.
 
-    A thread does what must go on while the frontend is busy or idle: it takes completions, answers whether this frontend
-    lives, notices that the other side has hung up, and looks after a peer that has been silent. It never holds what the
-    token path waits for, beyond a bounded number of completions: it tries a lock and goes away if that is taken.
+    A thread does what must go on while the frontend is busy or idle: it takes completions, answers whether this
+    frontend lives, notices that the other side has hung up, and looks after a peer that has been silent. It never holds
+    what the token path waits for, beyond a bounded number of completions: it tries a lock and goes away if that is
+    taken.
     """
 
     def __init__(self, device: Device, control: FrameSocket, channel: Channel, hello: RingHello) -> None:
@@ -79,9 +88,9 @@ class Attachment:
             due = time.monotonic() + limit_s
             with self._answered:
                 while not self._answers:
-                    if self._control.closed or not self._answered.wait(min(0.1, max(0.0, due - time.monotonic()))):
-                        if self._control.closed or time.monotonic() >= due:
-                            raise ControlLostError(str(frame.get("ask")), f"no answer within {limit_s:g} s")
+                    if self._control.closed or time.monotonic() >= due:
+                        raise ControlLostError(str(frame.get("ask")), f"no answer within {limit_s:g} s")
+                    self._answered.wait(0.1)
                 return self._answers.pop(0)
 
     def _compare_clocks(self) -> Clocks:

@@ -1,7 +1,7 @@
 """The one place that knows pyverbs: where it comes from, and what differs between its versions.
 
-pyverbs is part of rdma-core and compiled for one interpreter. The distribution's is used where this interpreter can load
-it, from within a virtual environment, too. rdma-core 57 renamed the module of constants.
+pyverbs is part of rdma-core and compiled for one interpreter. The distribution's is used where this interpreter can
+load it, from within a virtual environment, too. rdma-core 57 renamed the module of constants.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def load() -> Binding:
 
 _ADVICE = (
     "RDMA needs pyverbs for this interpreter (Python "
-    f"{sys.version_info.major}.{sys.version_info.minor}): install the distribution's package python3-pyverbs and run on "
-    "the distribution's version of Python, or build pyverbs from an rdma-core of the version that is installed"
+    f"{sys.version_info.major}.{sys.version_info.minor}): install the distribution's package python3-pyverbs and run "
+    "on the distribution's version of Python, or build pyverbs from an rdma-core of the version that is installed"
 )
 
 

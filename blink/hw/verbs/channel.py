@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from itertools import pairwise
 from typing import Any
 
 from blink.hw.verbs.device import Device
@@ -175,13 +176,13 @@ class Channel:
             self.post()
 
     def post(self) -> None:
-        """Hand the batch to the adapter in one call. The last of a batch leaves a completion, which retires them all."""
+        """Hand the batch to the adapter in one call. Its last request leaves a completion, which retires them all."""
         batch = self._batch
         if not batch:
             return
         self._batch = []
         batch[-1].send_flags |= self._enums.IBV_SEND_SIGNALED
-        for request, following in zip(batch, batch[1:], strict=False):
+        for request, following in pairwise(batch):
             request.next_wr = following
         with self._lock:
             self.check()
@@ -218,7 +219,7 @@ class Channel:
         self._staging.release(self._pool.retired)
 
     def look(self, region: RemoteRegion) -> int | None:
-        """For the other thread: READ one word, to see whether the peer answers; its number, None if this is not the time.
+        """For the other thread: READ a word, to see whether the peer answers; its number, None if this is not the time.
 
         It is not while a batch is made: requests are numbered in the order in which the adapter gets them.
         """

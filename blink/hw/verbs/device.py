@@ -97,8 +97,8 @@ def _gid_score(name: str, index: int, gid: str) -> int:
 def _chosen(asked: str | None, names: list[str]) -> str:
     if not names:
         raise InputError(
-            "there is no RDMA device: an RDMA adapter is needed, or Soft-RoCE over a network interface (modprobe rdma_rxe; "
-            "rdma link add rxe0 type rxe netdev NAME); see docs/rdma.md"
+            "there is no RDMA device: an RDMA adapter is needed, or Soft-RoCE over a network interface (modprobe "
+            "rdma_rxe; rdma link add rxe0 type rxe netdev NAME); see docs/rdma.md"
         )
     if asked is not None and asked not in names:
         raise InputError(f"--device: {asked!r} is not allowed; allowed: {', '.join(names)}")

@@ -143,14 +143,17 @@ def pair_of(frame: Frame) -> QueuePairAddress:
 
 def plain_dtype(dtype: np.dtype[np.void]) -> list[list[Any]]:
     """[name, offset, width] of each field; all are unsigned and little-endian."""
-    fields = dtype.fields or {}
-    return [[name, int(fields[name][1]), int(fields[name][0].itemsize)] for name in dtype.names or ()]
+    assert dtype.fields is not None
+    return [[name, int(dtype.fields[name][1]), int(dtype.fields[name][0].itemsize)] for name in dtype.names or ()]
 
 
 def _dtype(name: str, value: Any) -> np.dtype[np.void]:
     if not isinstance(value, list) or not 0 < len(value) <= _FIELDS_MAX:
         raise HelloError(f"structures.{name}: {_shown(value)} is no list of fields")
-    names, formats, offsets, end = [], [], [], 0
+    names: list[str] = []
+    formats: list[str] = []
+    offsets: list[int] = []
+    end = 0
     for field in value:
         good = isinstance(field, list) and len(field) == 3 and isinstance(field[0], str) and field[2] in (4, 8)
         if not good:

@@ -15,13 +15,13 @@ from typing import Protocol
 import numpy as np
 
 from blink.common.errors import InputError
+from blink.hw.native.instance import Config
 from blink.hw.verbs.areas import STRUCTURES, Area, ring_areas
 from blink.hw.verbs.device import Device
 from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
 from blink.hw.verbs.hello import HelloError, Identity, RingHello, disagreement, identity_of, pair_of
 from blink.hw.verbs.memory import Registration, RemoteRegion, register
 from blink.hw.verbs.queue_pair import QueuePair
-from blink.hw.native.instance import Config
 
 HELLO_LIMIT_S = 5.0
 """A frontend that has connected says hello within this time."""
@@ -75,9 +75,11 @@ class _Attached:
 class RingHost:
     """Listens and serves one frontend at a time, in a thread of its own. `close` it before the memory goes.
 
-    A second frontend gets the ring if the first has hung up, or does not answer within ALIVE_LIMIT_S; else it is refused.
-    E2 asks for an order that is kept here: the old queue pair is destroyed before the new one exists, so no WRITE of the
-    old frontend lands once the new one has its answer (partner: blink/hw/verbs/attach.py, which writes the epoch after it).
+    A second frontend gets the ring if the first has hung up, or does not answer within ALIVE_LIMIT_S; else it is
+    refused.
+
+    V3. E2: the old queue pair is destroyed before the new frontend has its answer, so no WRITE of the old one lands
+        after it. Pairs with the new frontend's WRITE of the epoch, which waits for that answer (attach.py, Door.open).
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -22,6 +23,7 @@ from blink.frontend.operations import TOKEN_BYTES, Region, Write
 from blink.hw.native.settings import NativeSettings
 from blink.hw.ring import Records, Tokens
 from blink.hw.verbs.attach import Attachment
+from blink.hw.verbs.failure import ConnectionFailedError
 from blink.hw.verbs.trace_tail import TraceTail
 
 DRAIN_GAP_NS = 5_000_000
@@ -38,15 +40,17 @@ class VerbsRing:
 
     What T1 and T10 of docs/protocol.md ask of the order is kept here:
 
-    V0. WRITEs are posted in the order of the calls, on one queue pair whose peer's memory has no relaxed ordering, so the
-        control word lands after its prompt and descriptor. Pairs with A0, the scheduler's acquire load (kernels, scan.h).
+    V0. WRITEs are posted in the order of the calls, on one queue pair whose peer's memory has no relaxed ordering, so
+        the control word lands after its prompt and descriptor. Pairs with A0, the scheduler's acquire load
+        (kernels/include/blink/scan.h).
     V1. A READ of tokens is posted only after the completion of the READ of control words that told of them. Pairs with
-        R1, the scheduler's release store (kernels, publish.h).
-    V2. `read_status` and `read_tokens` return with their READs completed, so a WRITE that recycles a slot is posted after
-        every READ of it is done. Pairs with the responder, which may let a WRITE overtake a READ.
+        R1, the scheduler's release store (kernels/include/blink/publish.h).
+    V2. `read_status` and `read_tokens` return with their READs completed, so a WRITE that recycles a slot is posted
+        after every READ of it is done. Pairs with the responder, which may let a WRITE overtake a READ.
     """
 
-    def __init__(self, attachment: Attachment, settings: NativeSettings) -> None:
+    def __init__(self, attachment: Attachment, settings: NativeSettings, tail: TraceTail | None = None) -> None:
+        """`tail`: how far an earlier connection to the same ring has taken the trace's records."""
         self.attachment, self.settings = attachment, settings
         self.backend = f"{attachment.hello.backend}-rdma"
         self._channel = attachment.channel
@@ -58,7 +62,7 @@ class VerbsRing:
         self._record_dtype = attachment.hello.structures["record"]
         self._ends = np.zeros(SLOT_COUNT, np.uint32)
         self._ends_first, self._ends_end = SLOT_COUNT, 0  # changed and not yet written
-        self._tail: TraceTail | None = None
+        self.tail = tail
         self.drain_gap_ns = DRAIN_GAP_NS
         self._drained_ns = 0
 
@@ -157,14 +161,15 @@ class VerbsRing:
             return np.zeros(0, self._record_dtype)
         self._drained_ns = now
         state = self._read_state()  # A4 pairs with R4: the records up to trace_head are whole
-        if self._tail is None:
+        if self.tail is None:
             capacity = self.attachment.hello.trace_capacity
-            self._tail = TraceTail(capacity, self._record_dtype.itemsize, int(state["trace_tail"]))
-        pieces = self._tail.pieces(int(state["trace_head"]), _RECORDS_A_DRAIN)
+            self.tail = TraceTail(capacity, self._record_dtype.itemsize, int(state["trace_tail"]))
+        pieces = self.tail.pieces(int(state["trace_head"]), _RECORDS_A_DRAIN)
         data = b"".join(self._channel.read_now(self._trace, start, size) for start, size in pieces)
         if data:
-            self._tail.advance(len(data))
+            self.tail.advance(len(data))
             # R5 pairs with A5: the records are here before the scheduler may write over them.
-            self._channel.write(self._trace_tail, 0, self._tail.taken.to_bytes(8, "little"))
-            self._channel.post()
+            with contextlib.suppress(ConnectionFailedError):  # a failure shows in the next call; these records are here
+                self._channel.write(self._trace_tail, 0, self.tail.taken.to_bytes(8, "little"))
+                self._channel.post()
         return np.frombuffer(data, self._record_dtype)

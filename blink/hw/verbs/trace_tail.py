@@ -10,7 +10,7 @@ class TraceTail:
         self._capacity, self._record_bytes, self.taken = capacity, record_bytes, taken
 
     def pieces(self, head: int, most: int) -> list[tuple[int, int]]:
-        """(offset, size) in bytes of the records up to `head`, at most `most` of them: one piece, two where it wraps."""
+        """(offset, size) in bytes of the records up to `head`, at most `most`: one piece, two where it wraps."""
         count = min(head - self.taken, most)
         first = self.taken % self._capacity
         whole = min(count, self._capacity - first)

@@ -1,4 +1,4 @@
-"""Bookkeeping of work requests: how many are under way, which are done, and what memory they still need. No verbs here."""
+"""Bookkeeping of work requests: how many are under way, which are done, what memory they still need. No verbs here."""
 
 from __future__ import annotations
 

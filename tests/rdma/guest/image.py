@@ -1,7 +1,7 @@
-"""Kernel and first file system of the guest in which RDMA tests run, made from Debian's own packages and kept in a cache.
+"""Kernel and first file system of the guest in which RDMA tests run, made from Debian's own packages, kept in a cache.
 
-The kernel is Debian's for clouds or servers, whichever `linux-image-amd64` names: it brings `rdma_rxe` (Soft-RoCE), which
-gives real verbs over any network interface. Nothing of the kernel package is installed on this machine.
+The kernel is the one that `linux-image-amd64` names: it brings `rdma_rxe` (Soft-RoCE), which gives real verbs over any
+network interface. Nothing of the kernel package is installed on this machine.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ DIED = 125
 """Exit code of a guest that ended without saying how its command did."""
 _HERE = Path(__file__).parent
 _CPU = "max,-erms,-fsrm"
-"""Without these two the kernel copies by 8-byte words (rep movsq). An adapter writes aligned words whole, and so must this."""
+"""Without these two the kernel copies by 8-byte words (rep movsq): an adapter moves aligned words whole, as it must."""
 
 
 class Guest:
