@@ -1,4 +1,4 @@
-"""`blink compare`: serving systems side by side on one scenario."""
+"""`blink compare`: serving systems side by side on one scenario, or two runs that were made already."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ Serve one scenario by several systems, undisturbed and beside other jobs on the 
 latencies, energy and cost side by side, with ratios over the first system and over the undisturbed host. Every
 combination of the options below is run with several seeds. The systems get the same requests; a ratio whose 95 %
 confidence interval includes 1 is marked with ~.
+
+With two arguments: two runs that were made already, simulated or measured: folders of blink run, the JSON of vllm bench
+serve, or that of guidellm (file.json#2 is its third benchmark).
 """
 EPILOG = """\
 examples:
@@ -37,6 +40,8 @@ examples:
   blink compare scenarios/llama3-8b-h100.toml --threads 0,15,30,45,60,75,90 --out out/sweep
   blink compare scenarios/llama3-8b-h100.toml --rate 2,4,6,8 --systems blink,vllm
   blink compare scenarios/llama3-8b-h100.toml --systems vllm --threads 24 --mitigations none,cat,huge_pages_victim
+  blink compare out/blink out/vllm
+  blink compare out/vllm measured.json --figure both.svg
 
 exit code: 0 done; 2 bad input; 130 stopped by Ctrl-C, what was done is kept and marked partial.
 """
@@ -53,7 +58,8 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verb.add_argument("scenario", metavar="SCENARIO", help="scenario TOML file, of any system and load")
+    verb.add_argument("scenario", metavar="SCENARIO", help="scenario TOML file, of any system and load; or a run")
+    verb.add_argument("other", metavar="RUN", nargs="?", help="a second run; the first argument is the one before it")
     verb.add_argument(
         "--systems",
         metavar="NAME,...",
@@ -96,6 +102,10 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run, compare, keep, print. 0: done; 130: stopped by Ctrl-C."""
+    if options.other is not None:
+        return compare_runs(options)
+    if (Path(options.scenario) / "summary.json").is_file():
+        raise InputError(f"{options.scenario}: is a run; give a second one to compare it with, or a scenario")
     from blink.common.config import load_scenario
     from blink.plan.comparison import compare
     from blink.plan.variant import with_requests
@@ -127,6 +137,39 @@ def execute(options: argparse.Namespace) -> int:
     if folder and options.format == "text":
         print(f"Kept in {folder.path}")
     return EXIT_INTERRUPTED if comparison["partial"] else 0
+
+
+OF_A_SCENARIO = ("interference", "threads", "mitigations", "rate", "limit", "workers", "out")
+
+
+def compare_runs(options: argparse.Namespace) -> int:
+    """Read two runs, print what differs, draw their distributions if asked."""
+    from rich.console import Console
+
+    from blink.report.rundir import to_json
+    from blink.report.runs.difference import difference
+    from blink.report.runs.figure import plot_runs
+    from blink.report.runs.read import read_any
+    from blink.report.runs.table import print_difference
+
+    given = [f"--{name}" for name in OF_A_SCENARIO if getattr(options, name) is not None]
+    given += ["--set"] if options.set else []
+    given += [
+        f"--{name}" for name, value in (("systems", SYSTEMS), ("seeds", str(SEEDS))) if getattr(options, name) != value
+    ]
+    if given:
+        raise InputError(f"{given[0]}: says how to run a scenario; two runs were made already, leave it out")
+    if options.format == "markdown":
+        raise InputError("--format markdown: two runs are printed as text or json")
+    a, b = read_any(options.scenario), read_any(options.other)
+    found = difference(a, b)
+    if options.figure:
+        plot_runs(a, b, Path(options.figure))
+    if options.format == "json":
+        sys.stdout.write(to_json(found))
+    else:
+        print_difference(found, Console(file=sys.stdout, soft_wrap=False, highlight=False))
+    return 0
 
 
 def _axes(options: argparse.Namespace) -> Axes:

@@ -17,7 +17,7 @@ VARIABLES = {
     PURPLE: "purple", PAPER: "paper",
 }  # fmt: skip
 """Colour that is drawn with -> variable of style.css."""
-PAGE_RC: dict[str, Any] = {
+PAGE_RC: Any = {
     **RC,
     "figure.facecolor": "none",
     "axes.facecolor": "none",

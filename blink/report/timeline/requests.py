@@ -17,7 +17,7 @@ def request_tracks(requests: dict[str, I64]) -> list[Track]:
 def _track(columns: dict[str, list[int]], row: int) -> Track:
     sent, first = columns["sent_ns"][row], columns["first_token_ns"][row]
     last = max(columns["last_token_ns"][row], first, sent)
-    args = {
+    args: dict[str, int | str] = {
         "outcome": Outcome(columns["outcome"][row]).label,
         "slot": columns["slot"][row],
         **{name: columns[name][row] for name in ("prompt_tokens", "output_tokens", "pause_count", "kv_block_count")},
