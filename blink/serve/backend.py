@@ -57,6 +57,7 @@ class Stats:
     batch_max: int = 0
     kv_share: float = 0.0
     kv_blocks: int = 0
+    block_tokens: int = 0
     window_used: int = -1
     window: int = -1
     relaunches: int = 0

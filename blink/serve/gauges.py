@@ -20,7 +20,9 @@ def gauges(service: Service) -> Iterator[Gauge]:
     yield "vllm:num_requests_waiting_by_reason", waiting, {"reason": "deferred"}, 0
     yield "vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", none, stats.kv_share
     yield "vllm:gpu_cache_usage_perc", "Old name of vllm:kv_cache_usage_perc.", none, stats.kv_share
-    info = {"num_gpu_blocks": str(stats.kv_blocks)}
+    for state in ("awake", "weights_offloaded", "discard_all"):
+        yield "vllm:engine_sleep_state", "Always awake.", {"sleep_state": state}, float(state == "awake")
+    info = {"block_size": str(stats.block_tokens), "num_gpu_blocks": str(stats.kv_blocks)}
     yield "vllm:cache_config_info", "Configuration of the KV cache; the value is always 1.", info, 1
     for state, number in stats.slots.items():
         yield "blink:slots", "Slots of the ring by state.", {"state": state}, number

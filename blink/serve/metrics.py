@@ -18,6 +18,7 @@ _LATENCY = (
 )  # fmt: skip
 _FINE_LATENCY = (.001, .0025, .005, .01, .025, .05, .1, .2, *_LATENCY)  # fmt: skip
 _CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
+_STEP = (1.0, *(float(1 << power) for power in range(3, 15)))
 _ADDED = (
     *(0.00005, 0.0001, 0.00015, 0.0002, 0.0003, 0.0004, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 1.0),
@@ -39,6 +40,9 @@ HISTOGRAMS = {
     "vllm:request_max_num_generation_tokens": ("Generated tokens of a request's longest choice.", None),
     "vllm:request_params_max_tokens": ("max_tokens of a request.", None),
     "vllm:request_params_n": ("n of a request.", _CHOICES),
+    "vllm:request_prefill_kv_computed_tokens": ("Prompt tokens of a request that were computed: all of them.", None),
+    "vllm:request_num_preemptions": ("Preemptions of a request: always 0.", _CHOICES),
+    "vllm:iteration_tokens_total": ("Tokens of a step: of prompts that were prefilled, and generated.", _STEP),
     "blink:submit_seconds": ("Added latency: request in to slot pending (native).", _ADDED),
     "blink:token_out_seconds": ("Added latency: first token in the ring to its bytes handed to the socket.", _ADDED),
     "blink:turn_seconds": ("One cycle of the reader: poll, tokens, text, sockets.", _TURN),
@@ -48,12 +52,17 @@ COUNTERS = {
     "vllm:prompt_tokens": "Prompt tokens of requests that were taken in.",
     "vllm:generation_tokens": "Tokens that were sent to clients.",
     "vllm:num_preemptions": "Always 0: a claim reserves everything that a request may need.",
-    "vllm:prefix_cache_queries": "Prompt tokens that a prefix cache was asked for: there is none.",
+    "vllm:prefix_cache_queries": "Always 0: there is no prefix cache.",
     "vllm:prefix_cache_hits": "Always 0: there is no prefix cache.",
+    "vllm:prompt_tokens_cached": "Always 0: there is no prefix cache.",
+    "vllm:external_prefix_cache_queries": "Always 0: no cache is shared with others.",
+    "vllm:external_prefix_cache_hits": "Always 0: no cache is shared with others.",
+    "vllm:mm_cache_queries": "Always 0: prompts are text.",
+    "vllm:mm_cache_hits": "Always 0: prompts are text.",
     "blink:disconnects": "Requests whose client left before their end.",
     "blink:clock_lag_warnings": "Times that the server said that it is behind its clock.",
 }
-FINISHES = ("stop", "length", "abort", "error")
+FINISHES = ("stop", "length", "abort", "error", "repetition")
 
 
 @dataclass(slots=True)
@@ -86,6 +95,7 @@ class Metrics:
         self.finished = dict.fromkeys(FINISHES, 0)
         self.responses: dict[int, int] = {}
         self.rejected = {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0}
+        self._step_tokens = 0
 
     def __getitem__(self, name: str) -> Histogram:
         return self._histograms[name]
@@ -96,6 +106,17 @@ class Metrics:
         gaps.observe(seconds)
         if tokens > 1:
             gaps.observe(0.0, tokens - 1)
+
+    def step_tokens(self, tokens: int) -> None:
+        """Tokens of the step whose news the reader has now."""
+        self._step_tokens += tokens
+
+    def turned(self, seconds: float) -> None:
+        """A cycle of the reader is over: it had the news of one step, or of steps that ended together, or none."""
+        self._histograms["blink:turn_seconds"].observe(seconds)
+        if self._step_tokens:
+            self._histograms["vllm:iteration_tokens_total"].observe(self._step_tokens)
+            self._step_tokens = 0
 
     def render(self, gauges: Iterable[tuple[str, str, dict[str, str], float]]) -> bytes:
         """The text format, version 0.0.4. `gauges` are (name, help, labels, value), those of one name together."""
@@ -116,6 +137,18 @@ class Metrics:
             yield f"{name}_total{{{self._labels}}} {value}"
         yield from self._labelled(
             "vllm:request_success", "Requests that ended, by reason.", self._labels, "finished_reason", self.finished
+        )
+        by_source = {
+            "local_compute": self.counters["vllm:prompt_tokens"],
+            "local_cache_hit": 0,
+            "external_kv_transfer": 0,
+        }
+        yield from self._labelled(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens by where their KV is from.",
+            self._labels,
+            "source",
+            by_source,
         )
         yield from self._labelled(
             "vllm:admission_rejections", "Requests that were not taken in.", self._model_only, "reason", self.rejected

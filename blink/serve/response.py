@@ -166,7 +166,9 @@ class Response:
             return
         metrics = self._service.metrics
         metrics.counters["vllm:generation_tokens"] += tokens
+        metrics.step_tokens(tokens)
         if not self._last_ns[index]:
+            metrics.step_tokens(len(self._generation.prompts[index // self._generation.n]))
             if self.first_ns < 0:
                 self.first_ns = now_ns
                 metrics["vllm:time_to_first_token_seconds"].observe((now_ns - self.arrived_ns) / 1e9)

@@ -43,7 +43,7 @@ class Service:
         self.backend, self.tokenizer, self.model, self.terms, self.log = backend, tokenizer, model, terms, log
         self.reader = Reader(tokenizer, model, backend.bounds)
         self.metrics = Metrics(model, backend.bounds.context_tokens)
-        self.pump = Pump(backend, self._broken, self.metrics["blink:turn_seconds"].observe)
+        self.pump = Pump(backend, self._broken, self.metrics.turned)
         self.started_s = int(time.time())
         self.draining = False
         self.broken = ""
@@ -127,6 +127,8 @@ class Service:
             metrics["vllm:request_max_num_generation_tokens"].observe(response.longest)
             metrics["vllm:request_params_max_tokens"].observe(max(generation.output_tokens_max))
             metrics["vllm:request_params_n"].observe(generation.n)
+            metrics["vllm:request_prefill_kv_computed_tokens"].observe(response.prompt_tokens)
+            metrics["vllm:request_num_preemptions"].observe(0)
             if first >= 0:
                 fields["ttft_ms"] = round((first - response.arrived_ns) / 1e6, 3)
                 metrics["vllm:request_decode_time_seconds"].observe((last - first) / 1e9)

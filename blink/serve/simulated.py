@@ -180,8 +180,9 @@ class SimulatedBackend:
         self._due: list[tuple[int, int, int, int, Finish | None]] = []  # due_ns, order, number, tokens, finish
         self._order = count()
         self._stats = Stats(
-            batch_max=plant.limits.batch_max, kv_blocks=plant.memory.kv_block_count, window=plant.limits.window
-        )
+            batch_max=plant.limits.batch_max, kv_blocks=plant.memory.kv_block_count, window=plant.limits.window,
+            block_tokens=plant.limits.block_tokens,
+        )  # fmt: skip
 
     # --- time ---
 
@@ -289,7 +290,8 @@ class SimulatedBackend:
                 continue
             job, request, text = found
             if job.claimed_ns < 0 <= request.claimed_ns:
-                job.claimed_ns = self._wall(request.claimed_ns) if self._scale else self._now()
+                # The server's times begin when it notices a request.
+                job.claimed_ns = self._wall(request.claimed_ns) + self._noticed_ns if self._scale else self._now()
             given, text[:tokens] = text[:tokens], []
             if finish is not None:
                 del self._live[number]

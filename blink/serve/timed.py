@@ -112,6 +112,7 @@ class TimedBackend:
             slot = self._slots.acquire()
             assert slot is not None  # a batch is no larger than the ring
             self._states[slot] = SlotState.PREFILL_PROCESSING
+            job.claimed_ns = max(now_ns, job.arrived_ns)
             key = self._text.key(job)
             eos_at = self._text.eos_at(job, key)
             tokens = self._text.text(key, min(eos_at, job.output_tokens_max, _TEXT_MAX))

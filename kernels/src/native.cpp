@@ -266,6 +266,21 @@ uint64_t blink_native_drain(void *base, void *out, uint64_t most) {
   return count;
 }
 
+// Copies up to `most` trace records from number `*next` on, whoever drains them, and moves `*next` past them; returns how
+// many. A looker that has fallen half a ring behind goes on with what comes from now on: those records may be overwritten.
+uint64_t blink_native_look(void *base, uint64_t *next, void *out, uint64_t most) {
+  const Block block(base);
+  const uint64_t head = __atomic_load_n(&block.state().trace_head, __ATOMIC_ACQUIRE);  // A4 pairs with R4
+  const uint64_t capacity = block.config().trace_capacity;
+  if (head - *next > capacity / 2) *next = head;
+  const uint64_t count = head - *next < most ? head - *next : most;
+  const uint64_t first = count < capacity - *next % capacity ? count : capacity - *next % capacity;
+  memcpy(out, block.trace() + *next % capacity, first * sizeof(Record));
+  memcpy(static_cast<Record *>(out) + first, block.trace(), (count - first) * sizeof(Record));
+  *next += count;
+  return count;
+}
+
 // Adds records of a scheduler that keeps its own memory, for whoever drains this block; what there is no room for is left
 // out. Returns how many were added.
 uint64_t blink_native_append(void *base, const void *records, uint64_t count) {

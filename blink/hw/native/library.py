@@ -37,6 +37,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "set_eos": (None, (_POINTER, _U32, _U32)),
     "set_durations": (None, (_POINTER, _POINTER, _POINTER)),
     "drain": (_U64, (_POINTER, _POINTER, _U64)),
+    "look": (_U64, (_POINTER, _POINTER, _POINTER, _U64)),
     "append": (_U64, (_POINTER, _POINTER, _U64)),
     "time_scan": (_U64, (_POINTER, _U32, _U32)),
     "race_claims": (_U64, (_POINTER, _U32, _U32)),
