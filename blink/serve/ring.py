@@ -21,7 +21,7 @@ from blink.hw.native.looker import Looker
 from blink.hw.native.memory import SharedBlock
 from blink.hw.native.records import RecordReader
 from blink.hw.native.run import monotonic_ns
-from blink.hw.ring import TakenRing
+from blink.hw.ring import Records, TakenRing
 from blink.serve.backend import Job, Stats, count_states
 from blink.serve.keeper import Hello
 from blink.serve.keeper_link import KeeperLink
@@ -78,7 +78,7 @@ class RingBackend:
         if not hello.traced:
             self._frontend._rec = None  # nobody reads the rows
         self._records = RecordReader(None, self._frontend.request_of, hello.start_ns)
-        self._new_records = instance.drain if hello.drains else Looker(instance).look
+        self._new_records: Callable[[], Records] = instance.drain if hello.drains else Looker(instance).look
         self._frontend.before_tokens = self._drain
         self._traced = hello.traced
         self.first_number = hello.life << FIRST_NUMBER_SHIFT
@@ -86,8 +86,9 @@ class RingBackend:
         self._watch = HeartbeatWatch(HOST_STEP_MAX_NS if plan.engine and order.backend == "native" else HEART_BOUND_NS)
         self._quiet = 0
         self._stats = Stats(
-            batch_max=settings.limits.batch_max, kv_blocks=settings.kv_block_count, window=settings.limits.window
-        )
+            batch_max=settings.limits.batch_max, kv_blocks=settings.kv_block_count, window=settings.limits.window,
+            block_tokens=settings.limits.block_tokens,
+        )  # fmt: skip
         if recover:
             self._frontend.recover(epoch, -1)
             self._frontend.flush()
