@@ -55,7 +55,9 @@ class Ring(Protocol):
 
 
 class TakenRing(Ring, Protocol):
-    """A ring that somebody else has made, and that a dead frontend may have had before."""
+    """A ring that somebody else has made, and that a dead frontend may have had before: `settings` has its epoch."""
+
+    settings: NativeSettings
 
     @property
     def header_epoch(self) -> int:

@@ -36,7 +36,7 @@ _RETRY_LOOK_NS = 20_000_000
 _CLOSE_LIMIT_NS = 5_000_000_000
 
 
-class _Ear(KeeperLink):
+class Ear(KeeperLink):
     """What a frontend would tell its keeper, heard here: what belongs into the trace, and counts."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -98,7 +98,7 @@ class RemoteBackend(RingBackend):
         self._start_ns = monotonic_ns()
         self._recorder = self._open_recorder(trace, attachment)
         self._traced = trace is not None
-        self._link = self._ear = _Ear(self._recorder)
+        self._link = self._ear = Ear(self._recorder)
         self._watch = HeartbeatWatch(HEART_BOUND_NS)
         limits = plan.settings.limits
         self._stats = Stats(batch_max=limits.batch_max, kv_blocks=plan.settings.kv_block_count, window=limits.window)
@@ -108,7 +108,7 @@ class RemoteBackend(RingBackend):
         self._coming: _Coming | None = None
         self._tail: TraceTail | None = None
         self._known: Callable[[int, int], Request | None] = lambda slot, generation: None
-        self._records: RecordReader | None = RecordReader(
+        self._records = RecordReader(
             self._recorder if self._traced else None, lambda slot, generation: self._known(slot, generation),
             self._start_ns + attachment.clocks.offset_ns,
         )  # fmt: skip
@@ -299,8 +299,7 @@ class RemoteBackend(RingBackend):
         self._remote.flush()
         self._remote.drain_gap_ns = 0
         while (records := self._remote.drain()).size:
-            if self._records is not None:
-                self._records.take(records)
+            self._records.take(records)
         self._frontend.flush()
         return not self._frontend.expects and not self._remote.state()["trace_dropped"]
 

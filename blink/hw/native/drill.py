@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -36,7 +37,8 @@ from blink.hw.native.link import Message
 from blink.hw.native.process import SchedulerProcess, Stop
 from blink.hw.native.records import RecordReader
 from blink.hw.native.run import MONOTONIC_CLOCK, monotonic_ns, settings_of
-from blink.hw.ring import Records
+from blink.hw.native.settings import NativeSettings
+from blink.hw.ring import Records, TakenRing
 from blink.perf.admission import request_rows
 from blink.perf.plant import Plant
 from blink.workload.drill import Case
@@ -57,6 +59,20 @@ _PAUSE_S = 0.0005
 _NOBODY_READ_THE_RING = {"free": 0, "in_use": 0, "recovering": SLOT_COUNT}
 
 
+class Export(Protocol):
+    """Another way from the frontend's process to a ring than the memory that it inherits."""
+
+    @property
+    def opener(self) -> Callable[[NativeSettings], TakenRing]:
+        """What opens it there; it is pickled."""
+
+    def drop(self) -> None:
+        """The frontend is gone: from here on nothing of it arrives."""
+
+    def close(self) -> None:
+        """Nobody reaches the ring this way any more."""
+
+
 @dataclass(slots=True)
 class _Ring:
     """One ring, its scheduler, its trace, and the frontend that serves it now."""
@@ -74,15 +90,24 @@ class _Ring:
     ready: bool = False
     scheduler_dead: bool = False
     told: bool = False  # its frontend was told to leave
+    export: Export | None = None
     last_word: tuple[str, dict[str, int]] | None = None  # of a frontend that has left: why, and its counts of slots
 
 
-def drill(case: Case, folder: Path, stop: Callable[[], bool] | None = None, *, flags: tuple[str, ...] = ()) -> Drill:
+def drill(
+    case: Case,
+    folder: Path,
+    stop: Callable[[], bool] | None = None,
+    *,
+    flags: tuple[str, ...] = (),
+    export: Callable[[Instance], Export] | None = None,
+) -> Drill:
     """Carry out one case and leave the traces of its rings in `folder`; once `stop()` is true, that is a complaint.
 
-    `flags` go to the compiler. Raises InputError without a compiler. No process and no memory is left behind.
+    `flags` go to the compiler; with `export` frontends reach each ring by what it returns. Raises InputError without a
+    compiler. No process and no memory is left behind.
     """
-    run = _NativeDrill(case, folder, flags)
+    run = _NativeDrill(case, folder, flags, export)
     try:
         return run.go(stop)
     finally:
@@ -90,8 +115,10 @@ def drill(case: Case, folder: Path, stop: Callable[[], bool] | None = None, *, f
 
 
 class _NativeDrill:
-    def __init__(self, case: Case, folder: Path, flags: tuple[str, ...]) -> None:
-        self._case, self._folder = case, folder
+    def __init__(
+        self, case: Case, folder: Path, flags: tuple[str, ...], export: Callable[[Instance], Export] | None
+    ) -> None:
+        self._case, self._folder, self._export = case, folder, export
         plant = Plant.of(case.scenario)
         rows, refusals, _ = request_rows(plant, case.scenario.limits.output_capacity_tokens, case.load, case.asked)
         assert not refusals, refusals  # a case is drawn so that every request can be served
@@ -251,6 +278,7 @@ class _NativeDrill:
         owners: dict[tuple[int, int], Request] = {}
         records = RecordReader(recorder, lambda slot, generation: owners.get((slot, generation)), self._start_ns)
         self._ring = ring = _Ring(instance, scheduler, recorder, records, trace, owners)
+        ring.export = self._export(instance) if self._export is not None else None
         scheduler.wait_until_up()
         self._counts.add("rings started")
         self._start_frontend(ring, recover=False)
@@ -287,6 +315,7 @@ class _NativeDrill:
                 seed=int(self._rng.integers(1 << 31)),
                 recover=recover,
                 die_at=die_at,
+                opener=ring.export.opener if ring.export is not None else None,
             )
         )
 
@@ -309,9 +338,15 @@ class _NativeDrill:
         self._counts.add("KV blocks exhausted", state["wait_kv_ns"] > 0)
         ring.recorder.close(slots, complete=drained, idle_status_reads=0, dropped_by_gpu=state["trace_dropped"])
         self._result.lives.append(Life(ring.trace, slots, ended_by, drained))
+        self._close(ring)
+        self._ring = None
+
+    @staticmethod
+    def _close(ring: _Ring) -> None:
+        if ring.export is not None:
+            ring.export.close()
         ring.scheduler.kill()
         ring.instance.close()
-        self._ring = None
 
     def _finish(self) -> bool:
         """Let the last frontend drain its ring and leave; False if it does not."""
@@ -333,9 +368,8 @@ class _NativeDrill:
         for process in (ring.frontend, ring.standby):
             if process is not None:
                 process.close()
-        ring.scheduler.kill()
         ring.recorder.abort()
-        ring.instance.close()
+        self._close(ring)
 
     # --- what is heard ---
 
@@ -450,6 +484,8 @@ class _NativeDrill:
     def _bury(self, ring: _Ring, frontend: FrontendProcess) -> None:
         """E2 begins: the old process is gone, and so is all that it could still have written."""
         frontend.close()
+        if ring.export is not None:
+            ring.export.drop()
         if ring.restarting is not None and ring.instance.header_epoch == ring.restarting[1]:
             self._restarted(ring)
         self._counts.add("frontend crashes before the ring was adopted", not ring.ready)

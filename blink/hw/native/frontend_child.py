@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -45,6 +45,7 @@ _EVERYTHING_NS = 1 << 62
 class Setup:
     """What a frontend needs to begin. `start_ns` is 0 of the run's clock; `seed` is of its READs' delays.
 
+    `opener` gives the ring if it is reached otherwise than through the inherited memory; it is pickled.
     `recover`: take the ring over from a dead frontend. `die_at`: kill itself at that point of the recovery (0: before
     the epoch is told, 1: before it is written, 2: after that, 3: with the ring read and nothing recycled; -1: nowhere).
     """
@@ -58,6 +59,7 @@ class Setup:
     seed: int
     recover: bool = False
     die_at: int = -1
+    opener: Callable[[NativeSettings], TakenRing] | None = None
 
 
 class RowSender:
@@ -261,7 +263,11 @@ class Child:
     """The loop of the process."""
 
     def __init__(self, setup: Setup, block: SharedBlock, link: Link) -> None:
-        self._instance = Instance.attach(Library(setup.library), setup.settings, block)
+        self._instance: TakenRing = (
+            setup.opener(setup.settings)
+            if setup.opener is not None
+            else Instance.attach(Library(setup.library), setup.settings, block)
+        )
         epoch = self._instance.header_epoch
         if setup.recover:
             self._instance.settings = replace(setup.settings, frontend_epoch=epoch + 1)

@@ -22,7 +22,8 @@ from blink.common.states import SLOT_COUNT
 from blink.frontend.operations import TOKEN_BYTES, Region, Write
 from blink.hw.native.settings import NativeSettings
 from blink.hw.ring import Records, Tokens
-from blink.hw.verbs.attach import Attachment
+from blink.hw.verbs.attach import Attachment, Door
+from blink.hw.verbs.device import Device, DeviceChoice
 from blink.hw.verbs.failure import ConnectionFailedError
 from blink.hw.verbs.trace_tail import TraceTail
 
@@ -173,3 +174,8 @@ class VerbsRing:
                 self._channel.write(self._trace_tail, 0, self.tail.taken.to_bytes(8, "little"))
                 self._channel.post()
         return np.frombuffer(data, self._record_dtype)
+
+
+def open_ring(door: Door, choice: DeviceChoice, settings: NativeSettings) -> VerbsRing:
+    """The ring behind a door, by a device that is opened for it and closed with the process."""
+    return VerbsRing(door.open_patiently(Device(choice)), settings)
