@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +74,8 @@ class StepTable:
         launched = launched[np.isin(step[launched], step[done])]
         steps = step[launched]
         if not launched.size:
-            return cls(*(np.zeros(0, np.int64) for _ in fields(cls)[:-1]), np.zeros(0, np.bool_))  # type: ignore[arg-type]
+            nothing: dict[str, Any] = {column.name: np.zeros(0, np.int64) for column in fields(cls)}
+            return cls(**{**nothing, "relaunched": np.zeros(0, np.bool_)})
         prompts = np.array([prompt_tokens.get(int(key), 0) for key in rows["request_id"]], np.int64)
         done_ns = t_ns[done[np.searchsorted(step[done], steps)]]
         stored_ns = _last(step, t_ns, np.isin(event, _STORES), steps, done_ns)

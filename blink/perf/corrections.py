@@ -95,8 +95,11 @@ class StepCorrections:
         return _at(self._decode, batch)
 
     def prefill_ratio(self, batch: int, sequence: int) -> float:
-        """What to multiply a captured prefill with."""
-        return _at(self._prefill.get(batch, self._any_prefill), batch * sequence)
+        """What to multiply a captured prefill with: its own ratio, or that of other prefills of as many tokens."""
+        tokens, own = batch * sequence, self._prefill.get(batch, ((), ()))
+        if tokens in own[0] or tokens not in self._any_prefill[0]:
+            return _at(own if own[0] else self._any_prefill, tokens)
+        return _at(self._any_prefill, tokens)
 
     def holdout(self) -> list[MeasuredStep]:
         """Shapes that were measured and not fitted."""

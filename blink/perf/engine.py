@@ -47,7 +47,7 @@ class EngineProfile:
         return cls(name=profile.name, constants=profile.constants, **typed_values(cls, profile))
 
     def tiled(self, tokens: float) -> float:
-        """Tokens that a product over `tokens` computes: up to the largest tile a power of two, beyond it whole tiles."""
+        """Tokens that a product over `tokens` computes: a power of two up to the largest tile, then whole tiles."""
         most = self.product_tile_tokens
         if most == 1 or tokens <= 1:
             return tokens

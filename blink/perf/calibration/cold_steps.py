@@ -1,8 +1,8 @@
 """From the steps of a measured programme: how far the GPU's clock falls, and what each shape takes on one that idled.
 
-A step's duration is that of its shape on a GPU that has idled, times what the clock has fallen by (blink.perf.throttle).
-Decode steps have a base a captured batch and one slope for all KV tokens. Medians throughout, so that a step that
-something else disturbed does not count.
+A step's duration is that of its shape on a GPU that has idled, times what the clock has fallen by
+(blink.perf.throttle). Decode steps have a base a captured batch and one slope for all KV tokens. Medians throughout, so
+that a step that something else disturbed does not count.
 """
 
 from __future__ import annotations
@@ -54,11 +54,17 @@ class ColdFit:
     left_decode: float
 
 
-def fit_cold_steps(runs: Sequence[StepTable], busy_ns: Busy) -> ColdFit:
-    """Fit everything to the runs, each of which began on a GPU that had idled. InputError if a kind has no step."""
+def fit_cold_steps(runs: Sequence[StepTable], busy_ns: Busy, like: ColdFit | None = None) -> ColdFit:
+    """Fit everything to the runs, each of which began on a GPU that had idled. InputError if a kind has no step.
+
+    `like`: another fit on the same GPU, whose clock and KV tokens are taken.
+    """
     data = _Data(runs, busy_ns)
-    best = fit_constants(START, BOUNDS, data.loss, STEPS)
-    steps, kv_token_ns, left = data.solve(best)
+    if like:
+        best = {"time_ms": like.time_ns / 1e6, "compute": like.compute, "memory": like.memory}
+    else:
+        best = fit_constants(START, BOUNDS, data.loss, STEPS)
+    steps, kv_token_ns, left = data.solve(best, like.kv_token_ns if like else None)
     prefill = data.is_prefill
     return ColdFit(
         round(best["time_ms"] * 1e6), round(best["compute"], 4), round(best["memory"], 4), kv_token_ns, tuple(steps),
@@ -106,12 +112,12 @@ class _Data:
             level, before = busy + (level - busy) * kept, end
         return np.array(found)
 
-    def solve(self, constants: Constants) -> tuple[list[ColdStep], float, Floats]:
+    def solve(self, constants: Constants, slope: float | None = None) -> tuple[list[ColdStep], float, Floats]:
         """For these constants: every shape, the slope of KV tokens, and the relative error of each step."""
         levels = self.levels(constants["time_ms"] * 1e6)
         factor = 1.0 + np.where(self.is_prefill, constants["compute"], constants["memory"]) * levels
         cold = self.graph_ns / factor
-        slope = self._slope(cold)
+        slope = self._slope(cold) if slope is None else slope
         flat = cold - slope * np.where(self.is_prefill, 0.0, self.kv_tokens)
         left, steps = np.zeros(len(cold)), []
         for rows in self._groups.values():
@@ -126,7 +132,7 @@ class _Data:
                     base,
                     _MEDIAN_ERROR * float(np.std(left[rows])) / math.sqrt(len(rows)),
                     len(rows),
-                )  # fmt: skip
+                )
             )
         return steps, slope, left
 

@@ -55,7 +55,8 @@ def loop_costs(runs: Sequence[StepTable]) -> LoopCosts:
     launch = _median(before[decode & ~relaunched], "a decode step")
     publish, per_slot = _line(live[decode], after[decode])
     claim, per_prompt = _line(live[prefill], before[prefill] - launch.value)
-    relaunch = _median(before[decode & relaunched] - launch.value, "a relaunch")
+    renewed = before[decode & relaunched] - launch.value
+    relaunch = _median(renewed, "a relaunch") if renewed.size else Estimate(0.0, 0.0, 0)  # a host relaunches nothing
     return LoopCosts(launch, publish, per_slot, claim, per_prompt, relaunch)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from blink.common.events import GraphKind
 from blink.common.units import NS_PER_S
@@ -26,14 +27,16 @@ FREE = {
 }
 DIGITS = {"kernel_floor_ns": 0, "gemm_ramp_ns": 0}
 STEPS = (0.3, 0.15, 0.08, 0.04, 0.02, 0.01)
+EVERY = 4
+DTYPE_BYTES = 2
+Shape = tuple[str, int, int]
+"""Kind, batch and sequence of a captured shape; a decode shape has sequence 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
-    """The GPU's profile with the fitted constants, every shape beside it, and the errors over fit and holdout."""
+class Beside:
+    """Measured shapes beside a roofline: each as a ratio, and the errors over those fitted and those held out."""
 
-    gpu: GpuProfile
-    constants: Constants
     steps: tuple[MeasuredStep, ...]
     rms_alone: float  # of the roofline, over the fitted shapes
     rms_holdout: float  # of roofline and corrections, over the shapes held out
@@ -41,38 +44,56 @@ class Roofline:
 
 
 def fit_roofline(
-    found: ColdFit, shape: ModelShape, gpu: GpuProfile, engine: EngineProfile, held_out: Sequence[tuple[str, int, int]]
-) -> Roofline:
-    """`held_out`: (kind, batch, sequence) of the shapes that take no part; a decode shape has sequence 0."""
-    kv_bytes = shape.kv_bytes_per_token(2)
+    found: ColdFit, shape: ModelShape, gpu: GpuProfile, engine: EngineProfile, held_out: Sequence[Shape]
+) -> tuple[GpuProfile, Constants]:
+    """The GPU's profile with constants fitted to all shapes but those held out, and these constants."""
+    kv_bytes = shape.kv_bytes_per_token(DTYPE_BYTES)
     attention = kv_bytes * NS_PER_S / (gpu.memory_bandwidth_bytes_per_s * found.kv_token_ns)
-    gpu = dataclasses.replace(gpu, attention_bandwidth_efficiency=round(min(1.0, attention), 4))
-    aside = set(held_out)
-    fitted = [step for step in found.steps if _key(step) not in aside]
+    fitted = [step for step in found.steps if shape_of(step) not in set(held_out)]
 
     def on(constants: Constants) -> GpuProfile:
-        values = {name: _rounded(name, value) for name, value in constants.items()}
-        return dataclasses.replace(gpu, **values)
+        changes: dict[str, Any] = {name: _rounded(name, value) for name, value in constants.items()}
+        return dataclasses.replace(gpu, attention_bandwidth_efficiency=round(min(1.0, attention), 4), **changes)
 
     def loss(constants: Constants) -> float:
         model = StepModel(shape, on(constants), engine=engine)
         return _rms([predicted_ns(model, step) / step.p50_ns - 1 for step in fitted])
 
-    start = {name: float(getattr(gpu, name)) for name in FREE}
-    best = fit_constants(start, FREE, loss, STEPS)
-    best = {name: float(_rounded(name, value)) for name, value in best.items()}
-    model = StepModel(shape, on(best), engine=engine)
-    plain = [_measured(step, "fit", step.p50_ns / predicted_ns(model, step)) for step in fitted]
+    best = fit_constants({name: float(getattr(gpu, name)) for name in FREE}, FREE, loss, STEPS)
+    profile = on(best)
+    names = (*FREE, "attention_bandwidth_efficiency")
+    return profile, {name: getattr(profile, name) for name in names}
+
+
+def beside(model: StepModel, found: ColdFit, held_out: Sequence[Shape]) -> Beside:
+    """Every measured shape beside the roofline of a model; corrections are those of the shapes not held out."""
+    aside = set(held_out)
+    plain = [
+        _measured(step, "fit", step.p50_ns / predicted_ns(model, step))
+        for step in found.steps
+        if shape_of(step) not in aside
+    ]
     corrections = StepCorrections("", tuple(plain))
-    held = []
-    for step in found.steps:
-        if _key(step) in aside:
-            ratio = _ratio(corrections, step)
-            held.append(_measured(step, "holdout", step.p50_ns / (predicted_ns(model, step) * ratio)))
+    held = [
+        _measured(step, "holdout", step.p50_ns / (predicted_ns(model, step) * _ratio(corrections, step)))
+        for step in found.steps
+        if shape_of(step) in aside
+    ]
     errors = [1 / step.ratio - 1 for step in held]
     steps = sorted([*plain, *held], key=lambda step: (step.kind, step.batch, step.sequence))
-    constants = {**best, "attention_bandwidth_efficiency": gpu.attention_bandwidth_efficiency}
-    return Roofline(on(best), constants, tuple(steps), loss(best), _rms(errors), max(map(abs, errors), default=0.0))
+    alone = [1 / step.ratio - 1 for step in plain]
+    return Beside(tuple(steps), _rms(alone), _rms(errors), max(map(abs, errors), default=0.0))
+
+
+def holdout_of(found: ColdFit) -> list[Shape]:
+    """Which shapes to hold out: every fourth of each kind, by its size; never the smallest or the largest."""
+    held = []
+    for kind in GraphKind:
+        steps = sorted(
+            (s for s in found.steps if s.kind is kind), key=lambda s: (s.batch * max(1, s.sequence), s.batch)
+        )
+        held += [shape_of(step) for step in steps[2:-1:EVERY]]
+    return held
 
 
 def predicted_ns(model: StepModel, step: ColdStep) -> float:
@@ -95,7 +116,8 @@ def _measured(step: ColdStep, use: str, ratio: float) -> MeasuredStep:
     )  # fmt: skip
 
 
-def _key(step: ColdStep) -> tuple[str, int, int]:
+def shape_of(step: ColdStep) -> Shape:
+    """What names a captured shape."""
     return step.kind.label, step.batch, step.sequence
 
 

@@ -11,7 +11,6 @@ from blink.perf.host.measured import MeasuredWork
 from blink.perf.host.profile import HostProfile
 from blink.perf.host.stall import KernelQueue, StallDistribution, StallSource
 
-
 SLICES = "slices"
 """The source of stalls that is the turns of competitors."""
 
