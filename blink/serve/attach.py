@@ -37,6 +37,8 @@ def open_ring(
 ) -> RingBackend:
     """The backend over the ring that is there already, or over a new one. `model` "" is the stub. Raises InputError."""
     load_library()
+    if options.trace is not None and not options.trace.absolute().parent.is_dir():
+        raise InputError(f"--trace {options.trace}: there is no such folder")
     path = options.ring or default_socket(port)
     order = Order(
         socket=str(path), backend=options.backend, scenario=options.scenario,

@@ -11,6 +11,7 @@ from blink.common.config import Scenario, load_scenario
 from blink.common.errors import InputError
 from blink.common.model_files import SMOLLM2
 from blink.frontend.tokenizer import Tokenizer, open_tokenizer
+from blink.hw.engines.torch_engine import is_random
 from blink.serve.app import App
 from blink.serve.backend import Backend
 from blink.serve.failures import Failures
@@ -98,10 +99,14 @@ def engine_model(options: Options, scenario: Scenario) -> str:
 
 
 def tokenizer_of(model: str) -> str:
-    """The tokenizer that goes with a model unless another is asked for."""
+    """The tokenizer that goes with a model ("" for the stub) unless another is asked for. Raises InputError."""
     if model == SMOLLM2:
         return "smollm2"
-    return model if (Path(model) / "tokenizer.json").is_file() else "bytes"
+    if not model or is_random(model):
+        return "bytes"
+    if (Path(model) / "tokenizer.json").is_file():
+        return model
+    raise InputError(f"--tokenizer: needed, for {model} has no tokenizer.json; allowed: a folder that has the model's")
 
 
 def model_name(options: Options, scenario: Scenario) -> str:
