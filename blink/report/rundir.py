@@ -121,15 +121,21 @@ def read_run(path: Path | str) -> StoredRun:
     return StoredRun(path, summary, _read_requests(path / REQUESTS_NAME))
 
 
-def _write_requests(result: RunResult, path: Path) -> None:
+def requests_table(result: RunResult) -> Any:
+    """The requests of a run as a pyarrow Table: REQUEST_COLUMNS, labels as words, null where nothing applies."""
     # pyarrow takes a quarter of a second to import, so only those who write pay for it.
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     arrays = {name: _to_arrow(name, result.requests[name]) for name in REQUEST_COLUMNS}
     request_ids = result.requests["request_id"].tolist()
     arrays["refusal"] = pa.array([result.refusals.get(request_id) for request_id in request_ids], pa.string())
-    pq.write_table(pa.table(arrays), path, compression="zstd")
+    return pa.table(arrays)
+
+
+def _write_requests(result: RunResult, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(requests_table(result), path, compression="zstd")
 
 
 def _to_arrow(name: str, values: I64) -> Any:

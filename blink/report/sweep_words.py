@@ -29,7 +29,7 @@ def rate_words(estimate: Mapping[str, Any]) -> str:
     """A rate with its interval, where there is one."""
     if estimate["low"] is None:
         return f"{number(estimate['mean'])} requests/s"
-    return f"{number(estimate['mean'])} requests/s ({number(estimate['low'])} to {number(estimate['high'])})"
+    return f"{number(estimate['mean'])} requests/s ({number(max(0.0, estimate['low']))} to {number(estimate['high'])})"
 
 
 def told(curve: Data) -> str:

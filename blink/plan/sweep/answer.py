@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from blink.plan.interval import CONFIDENCE
 from blink.plan.sweep.curve import curve
 from blink.plan.sweep.question import Question
-from blink.plan.sweep.row import Row
+from blink.plan.sweep.row import SUMMARY, Row
 from blink.plan.sweep.run import Made
 from blink.report.sweep_words import answer, label, told
 
 Data = dict[str, Any]
+
+_NUMBER = re.compile(r"\d+")
 
 
 def answered(question: Question, made: Made) -> Data:
@@ -45,13 +49,23 @@ def answered(question: Question, made: Made) -> Data:
     return {**data, "answer": answer(data)}
 
 
+WINDOW_REQUESTS_MIN = 100
+"""With fewer in its window, a run does not say within some percent whether a system keeps up."""
+
+
 def notes(rows: Sequence[Row]) -> list[str]:
     """What a reader must know of the runs; alike but for numbers is said once."""
-    import json
-    import re
-
     said: dict[str, str] = {}
     for row in rows:
-        for note in json.loads(row["summary"])["blink"]["notes"] if row["summary"] else ():
-            said.setdefault(re.sub(r"\d+", "0", note), note)
-    return list(said.values())
+        for note in json.loads(row[SUMMARY])["blink"]["notes"] if row[SUMMARY] else ():
+            said.setdefault(_NUMBER.sub("0", note), note)
+    return [*_short(rows), *said.values()]
+
+
+def _short(rows: Sequence[Row]) -> list[str]:
+    known = [row["window_requests"] for row in rows if row["window_requests"] is not None]
+    few = [count for count in known if count < WINDOW_REQUESTS_MIN]
+    if not few:
+        return []
+    told = f"{len(few)} of {len(known)} runs had fewer than {WINDOW_REQUESTS_MIN} requests in their window"
+    return [f"{told}, the least {min(few)}: whether a system keeps up is uncertain there; --duration makes runs longer"]
