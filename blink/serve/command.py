@@ -11,7 +11,6 @@ from blink.common.config import Scenario, load_scenario
 from blink.common.errors import InputError
 from blink.common.model_files import SMOLLM2
 from blink.frontend.tokenizer import Tokenizer, open_tokenizer
-from blink.hw.engines.torch_engine import is_random
 from blink.serve.app import App
 from blink.serve.backend import Backend
 from blink.serve.failures import Failures
@@ -102,7 +101,11 @@ def tokenizer_of(model: str) -> str:
     """The tokenizer that goes with a model ("" for the stub) unless another is asked for. Raises InputError."""
     if model == SMOLLM2:
         return "smollm2"
-    if not model or is_random(model):
+    if not model:
+        return "bytes"
+    from blink.hw.engines.torch_engine import is_random
+
+    if is_random(model):
         return "bytes"
     if (Path(model) / "tokenizer.json").is_file():
         return model

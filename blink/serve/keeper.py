@@ -31,6 +31,7 @@ from blink.common.trace import TraceHeader, open_writer
 from blink.hw.native.process import Stop
 from blink.hw.native.records import RecordReader
 from blink.hw.native.run import monotonic_ns
+from blink.serve.claim import Claim
 from blink.serve.keeper_link import Incoming, columns_of, write_message
 from blink.serve.kept import Kept, open_kept
 from blink.serve.plan import Order, Plan, plan_of
@@ -270,8 +271,10 @@ def main(text: str) -> int:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
     order = msgspec.json.decode(text, type=Order)
+    claim: Claim | None = None
     kept: Kept | None = None
     try:
+        claim = Claim(Path(order.socket))
         plan = plan_of(order)
         kept = open_kept(order, plan, lambda what: print(f"- {what}", flush=True))
         keeper = Keeper(order, plan, kept)
@@ -282,12 +285,15 @@ def main(text: str) -> int:
             print(_complaint(error), flush=True)
         if kept is not None:
             kept.close()
+        if claim is not None:
+            claim.release()
         return 1
     sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # the pipe's other end may be gone from here on
     try:
         keeper.run()
     finally:
         keeper.close()
+        claim.release()
     return 0
 
 

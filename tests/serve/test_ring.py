@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,12 +14,15 @@ from pathlib import Path
 import pytest
 
 from blink.cli import main
+from blink.common.errors import InputError
+from blink.serve.claim import Claim
 from tests.hw.cuda_help import GPU_MARKS
 from tests.hw.native_help import needs_compiler
 from tests.serve.running import Server, open_stream, running, wait_for
 
 pytest.importorskip("uvicorn", reason="needs the extra [serve]")
 pytestmark = needs_compiler
+
 BODY = {"prompt": "Hello", "max_tokens": 40, "ignore_eos": True}
 
 
@@ -73,6 +78,34 @@ def test_a_ring_has_one_server_and_ends_with_it(ring: tuple[str, ...], capsys: p
         server.post("/v1/completions", BODY)
         assert server.stop() == 0
     assert not Path(ring[-1]).exists()
+
+
+def test_a_server_whose_keeper_dies_says_so_and_takes_nothing_in(ring: tuple[str, ...]) -> None:
+    server = Server(*ring)
+    try:
+        os.kill(keeper_pid(ring[-1]), signal.SIGKILL)
+        wait_for(lambda: server.request("GET", "/health")[0] == 503)
+        status, _, data = server.request("POST", "/v1/completions", BODY)
+        assert (status, b"the keeper of the ring is gone" in data) == (503, True)
+    finally:
+        assert server.stop() == 1
+
+
+def test_one_keeper_at_a_time_claims_a_ring(tmp_path: Path) -> None:
+    ring = tmp_path / "ring.sock"
+    first = Claim(ring)
+    with pytest.raises(InputError, match="another keeper of this ring is starting or ending"):
+        Claim(ring, wait_s=0.1)
+    threading.Timer(0.2, first.release).start()
+    Claim(ring).release()
+    assert not any(tmp_path.iterdir())
+
+
+def keeper_pid(ring: str) -> int:
+    """Of the process that listens there."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(ring)
+        return struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
 
 
 def test_a_ring_that_nobody_comes_back_to_ends(ring: tuple[str, ...]) -> None:
