@@ -10,6 +10,8 @@ XEON = HostProfile.load("xeon-6336y-2s")
 NODE = HostProfile.load("h200-node")
 PBZIP2, BUILD = InterfererProfile.load("pbzip2"), InterfererProfile.load("llvm-build")
 RESERVED = 6
+BUSY = 3
+"""Threads of vLLM that work at the same time."""
 NOTHING = Mitigations()
 
 
@@ -22,4 +24,4 @@ def beside(
     threads: float, mitigations: Mitigations = NOTHING, placement: Placement = "spread", reserved: int = RESERVED
 ) -> HostConditions:
     """The published testbed with so many threads of other jobs."""
-    return conditions(XEON, published_jobs(threads, placement), mitigations, RESERVED, reserved_cores=reserved)
+    return conditions(XEON, published_jobs(threads, placement), mitigations, BUSY, reserved_cores=reserved)

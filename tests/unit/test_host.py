@@ -125,6 +125,7 @@ def test_cache_ways_clear_the_cache_and_not_the_stalls() -> None:
     by_ways = {ways: beside(24, Mitigations(cat_ways=ways), "near") for ways in range(1, 13)}
     misses = [found.counters.llc_miss_rate for found in by_ways.values()]
     assert misses == sorted(misses, reverse=True)
+    assert misses[0] < 0.2 * plain.counters.llc_miss_rate, "what is reused fits into one way"
     assert by_ways[7].counters.llc_miss_rate == pytest.approx(0.07, abs=0.01)
     assert by_ways[12].counters.llc_miss_rate == pytest.approx(0.07, abs=0.01)
     assert plain.counters.llc_stall_ratio / by_ways[7].counters.llc_stall_ratio > 5
@@ -186,12 +187,12 @@ def test_a_shared_cache_settles_where_filling_rates_divide_it() -> None:
 
 
 def test_oversubscribed_cores_by_hand() -> None:
-    # 120 threads of 0.95 on average beside 6 on 96: 114 want 90 free cores, 24 too many on 96.
+    # 120 threads of 0.95 on average beside 3 on 96: 114 want 93 free cores, 21 too many on 96.
     found = beside(120, reserved=0)
-    assert found.cores.competitors == pytest.approx(24 / 96)
+    assert found.cores.competitors == pytest.approx(21 / 96)
     slices = next(source for source in found.stall.sources if source.name == "slices")
     assert slices.rate_per_s == pytest.approx(250.0)
-    assert slices.load == pytest.approx(0.25)
+    assert slices.load == pytest.approx(21 / 96)
 
 
 def test_the_mean_is_what_is_drawn() -> None:

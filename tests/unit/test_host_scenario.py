@@ -16,7 +16,7 @@ from blink.sim.engines.run import simulate_engine
 from blink.sim.run import simulate
 from blink.workload.build import build_load
 from tests.runs import SCENARIO
-from tests.unit.host_cases import beside
+from tests.unit.host_cases import BUSY, beside
 
 JOBS = [{"profile": "pbzip2", "threads": 45}, {"profile": "llvm-build", "threads": 45}]
 
@@ -26,7 +26,7 @@ def scenario(*overrides: str, **tables: Any) -> Scenario:
 
 
 def test_the_published_testbed_is_three_lines_of_a_scenario() -> None:
-    assert host_conditions(scenario(), 6) == beside(90)
+    assert host_conditions(scenario(), BUSY) == beside(90)
 
 
 def test_threads_scale_all_jobs_alike() -> None:

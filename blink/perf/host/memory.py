@@ -32,11 +32,16 @@ class MemoryState:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The engine's kinds of work together, per ns of undisturbed work of one busy core."""
+    """The engine's kinds of work together, per ns of undisturbed work of one busy core.
+
+    `working` is the share of its busy threads' time in which they work: while they wait, nothing fills the cache for them.
+    """
 
     data_accesses: float
     walks: float
-    footprint_bytes: int
+    working: float
+    touched_bytes: int
+    reused_bytes: int
 
 
 def memory_state(
@@ -51,10 +56,10 @@ def memory_state(
     factor = _walk_factor(host, interference, mitigations, cores, mix)
     walks = mix.walks * factor
     accesses = mix.data_accesses + walks * host.walk_llc_accesses
-    lines_per_ns = accesses * cores.busy_threads
+    lines_per_ns = accesses * cores.busy_threads * mix.working
     fills_per_ns = _on_socket(host, interference, cores, "memory_bytes_per_s") / LINE_BYTES / NS_PER_S
     jobs_bytes = _on_socket(host, interference, cores, "llc_footprint_bytes")
-    miss = miss_rate(host, mitigations, mix.footprint_bytes, lines_per_ns, jobs_bytes, fills_per_ns)
+    miss = miss_rate(host, mitigations, mix.reused_bytes, lines_per_ns, jobs_bytes, fills_per_ns)
     utilization = _utilization(host, (lines_per_ns * miss + fills_per_ns) * LINE_BYTES * NS_PER_S)
     dram_ns = host.dram_ns + host.dram_service_ns * utilization / (2.0 * (1.0 - utilization))
     return MemoryState(
@@ -78,12 +83,12 @@ def instruction_ns(host: HostProfile, op: OpCharacter, walk_factor: float, miss:
 def miss_rate(
     host: HostProfile,
     mitigations: Mitigations,
-    footprint_bytes: float,
+    reused_bytes: float,
     lines_per_ns: float,
     jobs_bytes: float,
     fills_per_ns: float,
 ) -> float:
-    """LLC miss rate of the engine, whose `footprint_bytes` it accesses `lines_per_ns` times, beside jobs on its socket.
+    """LLC miss rate of the engine, which accesses its `reused_bytes` `lines_per_ns` times, beside jobs on its socket.
 
     A shared LRU cache settles where each party holds lines in proportion to the rate at which it fills them, and the
     engine's filling is its accesses times this very miss rate; solved by bisection. What the jobs' footprint leaves
@@ -97,7 +102,7 @@ def miss_rate(
         filled = lines_per_ns * miss
         share = filled / (filled + fills_per_ns) if fills_per_ns > 0.0 else 1.0
         held = max(least, private + contested * share)
-        return floor + reused * max(0.0, 1.0 - held / footprint_bytes)
+        return floor + reused * max(0.0, 1.0 - held / reused_bytes)
 
     low, high = floor, 1.0
     for _ in range(BISECTIONS):
@@ -123,8 +128,9 @@ def _mix(host: HostProfile, operations: Mapping[HostOp, OpCharacter]) -> Mix:
         instructions = op.busy_share / whole / instruction_ns(host, op, 1.0, host.llc_miss_floor, host.dram_ns)
         data.append(instructions / op.instructions_per_llc_access)
         walks.append(instructions / op.instructions_per_walk)
-    footprint = sum(op.working_set_bytes for op in operations.values())
-    return Mix(math.fsum(data), math.fsum(walks), footprint)
+    touched = sum(op.working_set_bytes for op in operations.values())
+    reused = sum(op.reused_bytes for op in operations.values())
+    return Mix(math.fsum(data), math.fsum(walks), whole, touched, reused)
 
 
 def _walk_factor(
@@ -135,7 +141,7 @@ def _walk_factor(
     if mitigations.huge_pages_interferer:
         sent *= 1.0 - host.huge_page_invalidation_share
     flushes_per_ns = (sent * host.invalidation_reach + cores.migrations_per_s) / NS_PER_S
-    refill = min(host.dtlb_entries + host.stlb_entries, mix.footprint_bytes // PAGE_BYTES)
+    refill = min(host.dtlb_entries + host.stlb_entries, mix.touched_bytes // PAGE_BYTES)
     factor = 1.0 + flushes_per_ns * refill / mix.walks
     return factor * (1.0 - host.huge_page_walk_share) if mitigations.huge_pages_victim else factor
 

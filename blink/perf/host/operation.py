@@ -30,7 +30,9 @@ class OpCharacter:
     """What one kind of host work asks of a core and of the memory behind its private caches.
 
     `core_cycles_per_instruction` holds all time that other jobs cannot touch, hits in L1 and L2 included.
-    `busy_share` is the kind's share of an engine's host time on an undisturbed host; the shares are relative weights.
+    `working_set_bytes` are the pages that it touches, `reused_bytes` the lines of them that it finds again in a cache if
+    nobody has taken their place. `busy_share` is the kind's share of the time of an engine's busy threads on an
+    undisturbed host; for the rest they wait, mostly for the GPU.
     """
 
     name: str
@@ -39,6 +41,7 @@ class OpCharacter:
     instructions_per_llc_access: float = constant("instructions", 1)
     instructions_per_walk: float = constant("instructions", 1)
     working_set_bytes: int = constant("bytes", 1)
+    reused_bytes: int = constant("bytes", 1)
     busy_share: float = constant("ratio", 0, 1)
 
     @classmethod

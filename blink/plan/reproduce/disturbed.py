@@ -10,6 +10,7 @@ from blink.plan.reproduce.evidence import BLINK, Evidence, geometric_mean
 from blink.plan.reproduce.loaded import SHORT, energy_mj
 from blink.plan.reproduce.predict import Prediction, Registry, gathered, one, register
 from blink.plan.reproduce.testbed import INTERFERED, ISOLATED
+from blink.sim.engines.run import LAYOUTS
 
 DISTURBED: Registry = {}
 BOTH = (ISOLATED, INTERFERED)
@@ -172,5 +173,5 @@ def _effects(evidence: Evidence, name: str) -> dict[str, Prediction]:
 
 
 def _counters(evidence: Evidence, case: str) -> HostCounters:
-    scenario = evidence.bed.mitigated()[case]
-    return host_conditions(scenario, scenario.host.reserved_cores).counters
+    engine = evidence.bed.document["mitigations"]["system"]
+    return host_conditions(evidence.bed.mitigated()[case], LAYOUTS[engine].busy_threads).counters

@@ -14,6 +14,7 @@ from blink.perf.plant import Plant
 from blink.plan import variant
 from blink.plan.reproduce.evidence import SERVICEABLE_SHARE, Evidence
 from blink.plan.reproduce.predict import Prediction, Registry, gathered, not_modelled, one, register
+from blink.sim.engines.run import LAYOUTS
 
 PROFILED: Registry = {}
 GENERATED_TOKENS = 512
@@ -155,4 +156,5 @@ def _serviceable(_: Evidence) -> dict[str, Prediction]:
 
 def _beside(evidence: Evidence, threads: int) -> HostConditions:
     plain = evidence.bed.scenario(evidence.bed.models[0], 1.0)
-    return host_conditions(variant.with_threads(plain, threads), plain.host.reserved_cores)
+    engine = evidence.bed.document["motivation"]["system"]
+    return host_conditions(variant.with_threads(plain, threads), LAYOUTS[engine].busy_threads)
