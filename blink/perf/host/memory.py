@@ -34,7 +34,8 @@ class MemoryState:
 class Mix:
     """The engine's kinds of work together, per ns of undisturbed work of one busy core.
 
-    `working` is the share of its busy threads' time in which they work: while they wait, nothing fills the cache for them.
+    `working` is the share of its busy threads' time in which they work: while they wait, nothing fills the cache for
+    them.
     """
 
     data_accesses: float

@@ -30,8 +30,8 @@ class OpCharacter:
     """What one kind of host work asks of a core and of the memory behind its private caches.
 
     `core_cycles_per_instruction` holds all time that other jobs cannot touch, hits in L1 and L2 included.
-    `working_set_bytes` are the pages that it touches, `reused_bytes` the lines of them that it finds again in a cache if
-    nobody has taken their place. `busy_share` is the kind's share of the time of an engine's busy threads on an
+    `working_set_bytes` are the pages that it touches, `reused_bytes` the lines of them that it finds again in a cache
+    if nobody has taken their place. `busy_share` is the kind's share of the time of an engine's busy threads on an
     undisturbed host; for the rest they wait, mostly for the GPU.
     """
 
