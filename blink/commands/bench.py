@@ -129,32 +129,32 @@ def _overhead(
 
 
 def _report_overhead(options: argparse.Namespace, machine: dict[str, str], rows: Sequence[Row]) -> None:
-    """Times of a step, and the mean of the rounds' differences with its 95 % interval."""
+    """Medians in us, and the mean of the rounds' differences to the bare graph with its 95 % interval."""
     from rich.table import Table
 
     _keep(options, machine, [row.to_json() for row in rows])
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("what")
-    for name in ("busy", "steps", "P50 us", "P99.9 us", "ratio", "bare us", "gap P50", "gap P99.9", *_ADDED):
+    for name in ("busy", "steps", "P50 us", "P99.9 us", "ratio", *_OVERHEAD, *_ADDED):
         table.add_column(name, justify="right")
     for row in rows:
-        times = [
-            row.p50_ns,
-            row.p999_ns,
-            row.more["bare_graph_p50_ns"],
-            row.more["gap_p50_ns"],
-            row.more["gap_p999_ns"],
+        more = row.more
+        times = [f"{time_ns / 1000:,.2f}" for time_ns in (row.p50_ns, row.p999_ns)]
+        parts = [f"{more[name] / 1000:,.2f}" for name in _OVERHEAD.values()]
+        gap, graph = more["added_gap_ns"], more["added_graph_ns"]
+        added = [
+            _with_interval(values) for values in (gap, graph, [sum(pair) for pair in zip(gap, graph, strict=True)])
         ]
-        p50, p999, bare, *gaps = (f"{time_ns / 1000:,.2f}" for time_ns in times)
-        between, inside = row.more["between_ns"], row.more["inside_ns"]
-        added = [a + b for a, b in zip(between, inside, strict=True)]
         ratio = f"{row.p999_ns / max(row.p50_ns, 1):.4f}"
-        differences = [_with_interval(values) for values in (between, inside, added)]
-        table.add_row(row.what, str(row.busy), f"{row.count:,}", p50, p999, ratio, bare, *gaps, *differences)
+        table.add_row(row.what, str(row.busy), f"{row.count:,}", *times, ratio, *parts, *added)
     _show(machine, table)
 
 
-_ADDED = ("between us", "inside us", "added us")
+_OVERHEAD = {
+    "gap": "gap_p50_ns", "seen": "seen_p50_ns", "between": "between_p50_ns", "begins": "begins_p50_ns",
+    "bare graph": "bare_graph_p50_ns", "bare gap": "bare_gap_p50_ns",
+}  # fmt: skip
+_ADDED = ("+ gap", "+ graph", "+ step")
 
 
 def _with_interval(values_ns: Sequence[float]) -> str:
@@ -268,6 +268,6 @@ def _keep(options: argparse.Namespace, machine: dict[str, str], rows: list[dict[
 def _show(machine: dict[str, str], table: Table) -> None:
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console(width=None if sys.stdout.isatty() else 190)
     console.print(", ".join(f"{name} {value}" for name, value in machine.items()))
     console.print(table)

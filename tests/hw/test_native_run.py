@@ -74,7 +74,8 @@ def test_a_trace_has_evidence_of_wrong_tokens(token_reads: str, tmp_path: Path) 
     assert verdict.code == 0
     assert len(verdict.unjudged) == 2
     flags = ("-O0", "-DBLINK_MUTANT_COUNT_BEFORE_TOKEN")
-    wrong = serve_scenario(scenario, path, flags=flags).counters["wrong_tokens"]
+    runs = (serve_scenario(scenario, path, flags=flags).counters["wrong_tokens"] for _ in range(20))
+    wrong = next(filter(None, runs), 0)  # on a busy machine the race may show in a later run only
     trace = read_trace(path)
     counted = trace.columns["wrong_count"]
     assert int(counted[counted > 0].sum()) == wrong > 0

@@ -267,10 +267,11 @@ class Scheduler {
     if (c_.block.config().report) report_graph(kind, slots, rows);
     c_.local.unsettled = kind == Kind::PREFILL ? Unsettled::PREFILL : Unsettled::DECODE;
     c_.local.launched_ns = c_.platform.now_ns();
+    c_.platform.launch(static_cast<uint32_t>(kind), c_.local.shape.index, state.graph_sequence);  // R2 pairs with A2
+    // While the graph starts: what is noted has its time already.
     account(c_, Busy::LOOP, c_.local.launched_ns);
     record(c_, graph_record(c_.local.launched_ns, state.step, Event::GRAPH_LAUNCHED, kind, c_.local.shape, rows));
     commit_records(c_);
-    c_.platform.launch(static_cast<uint32_t>(kind), c_.local.shape.index, state.graph_sequence);  // R2 pairs with A2
   }
 
   // While the graph runs, all threads scan. True once it is done; false if it never will be.

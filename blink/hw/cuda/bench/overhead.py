@@ -1,8 +1,9 @@
 """What the device scheduler adds to the bare graph of a step: both in turns, measured by the graph's own nodes.
 
-A graph's first node notes when it began and its last node when it ended, by the GPU's clock (ticks of 32 ns). So one
-step of the scheduler gives its graph's duration and the gap until the next graph begins, and a bare launch of the same
-executable gives the duration without a scheduler. A round is one after the other; a difference is that of a round.
+A graph's first node notes when it began and its last node when it ended, by the GPU's clock (ticks of 32 ns). So the
+steps of the scheduler give their graphs' durations and the gaps between them, and so do launches of the last graph by a
+host that waits for none of them: the bare graph, back to back. A round is one after the other; a difference is that of
+a round. The scheduler's records, by the same clock, say what a gap is made of.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from blink.common.events import Event
 from blink.common.results import I64
 from blink.hw.cuda.bench.samples import Row, without_trend
-from blink.hw.cuda.bench.steps import bare_ns, run_batch
+from blink.hw.cuda.bench.steps import bare_ns, full_steps, run_batch
 from blink.hw.cuda.engine_run import System, engine_settings
 from blink.hw.cuda.kernels import Kernels
 from blink.hw.cuda.marks import GraphMarks
@@ -23,6 +25,7 @@ from blink.hw.engines.contract import Engine
 from blink.hw.measure.busy import busy_processes
 
 Say = Callable[[str], None]
+_PARTS = ("gap_ns", "seen_ns", "between_ns", "begins_ns", "bare_graph_ns", "bare_gap_ns")
 _MARKS = 1 << 14
 _SETTLE = 10
 """Steps of the whole batch that are left out at the start."""
@@ -45,7 +48,10 @@ class Round:
     """Nanoseconds of one round."""
 
     graph_ns: I64  # of each step, from its first node's begin to its last node's end
-    gap_ns: I64  # from the end of each but the last to the begin of the next
+    gap_ns: I64  # from the end of each but the last to the begin of the next: seen, between, begins
+    seen_ns: I64  # from the end of each until the scheduler sees it
+    between_ns: I64  # from there until it launches the next
+    begins_ns: I64  # from a launch until the graph begins
     bare_graph_ns: I64
     bare_gap_ns: I64
 
@@ -56,13 +62,14 @@ class Round:
 
     @property
     def added_ns(self) -> tuple[float, float]:
-        """(between the graphs, inside the graph): what a step of the scheduler takes more than the bare graph.
+        """(between the graphs, inside the graph): what a step of the scheduler takes more than one of the bare graph.
 
         The bare graph repeats the last step, so the scheduler's graphs are compared where their trend is then.
         """
         slope, start = np.polyfit(np.arange(self.graph_ns.size), self.graph_ns.astype(float), 1)
         last = start + slope * (self.graph_ns.size - 1)
-        return float(np.median(self.gap_ns)), last - float(np.median(self.bare_graph_ns))
+        gap = float(np.median(self.gap_ns)) - float(np.median(self.bare_gap_ns))
+        return gap, last - float(np.median(self.bare_graph_ns))
 
 
 def overhead_rows(kernels: Kernels, engine: Engine, plan: OverheadPlan, say: Say = lambda text: None) -> Iterator[Row]:
@@ -90,26 +97,37 @@ def _round(
     kernels: Kernels, system: System, marks: GraphMarks, engine: Engine, batch: int, plan: OverheadPlan
 ) -> Round:
     marks.clear()
-    run_batch(system, batch, plan.steps, plan.prompt_tokens, engine.vocabulary_count)
-    begun, ended = (times[-(plan.steps - _SETTLE) :] for times in marks.read())
+    records = run_batch(system, batch, plan.steps, plan.prompt_tokens, engine.vocabulary_count)
+    last = slice(-(plan.steps - _SETTLE), None)
+    begun, ended = (times[last] for times in marks.read())
+    launched, done = (
+        records["t_ns"].astype(np.int64)[full_steps(records, batch, event)[last]]
+        for event in (Event.GRAPH_LAUNCHED, Event.GRAPH_DONE)
+    )
     marks.clear()
     bare_ns(kernels.cuda, system, batch, plan.bare)
     bare_begun, bare_ended = (times[-plan.bare :] for times in marks.read())
-    return Round(ended - begun, begun[1:] - ended[:-1], bare_ended - bare_begun, bare_begun[1:] - bare_ended[:-1])
+    return Round(
+        graph_ns=ended - begun,
+        gap_ns=begun[1:] - ended[:-1],
+        seen_ns=done - ended,
+        between_ns=launched[1:] - done[:-1],
+        begins_ns=begun - launched,
+        bare_graph_ns=bare_ended - bare_begun,
+        bare_gap_ns=bare_begun[1:] - bare_ended[:-1],
+    )
 
 
 def row_of(rounds: Sequence[Round], engine_name: str, batch: int, busy: int) -> Row:
-    """The periods of all rounds together. `between_ns` and `inside_ns`: what each round says of the overhead."""
-    gaps = np.concatenate([each.gap_ns for each in rounds])
-    more: dict[str, Any] = {
-        "gap_p50_ns": _percentile(gaps, 50),
-        "gap_p99_ns": _percentile(gaps, 99),
-        "gap_p999_ns": _percentile(gaps, 99.9),
-        "bare_graph_p50_ns": _percentile(np.concatenate([each.bare_graph_ns for each in rounds]), 50),
-        "bare_gap_p50_ns": _percentile(np.concatenate([each.bare_gap_ns for each in rounds]), 50),
-        "between_ns": [each.added_ns[0] for each in rounds],
-        "inside_ns": [each.added_ns[1] for each in rounds],
-    }
+    """The periods of all rounds together. `added_gap_ns`, `added_graph_ns`: what each round says of the overhead."""
+
+    def p50(name: str) -> int:
+        return _percentile(np.concatenate([getattr(each, name) for each in rounds]), 50)
+
+    more: dict[str, Any] = {f"{name.removesuffix('_ns')}_p50_ns": p50(name) for name in _PARTS}
+    more["gap_p999_ns"] = _percentile(np.concatenate([each.gap_ns for each in rounds]), 99.9)
+    more["added_gap_ns"] = [each.added_ns[0] for each in rounds]
+    more["added_graph_ns"] = [each.added_ns[1] for each in rounds]
     periods = np.concatenate([each.period_ns for each in rounds])
     return Row.of(f"step of {engine_name}; batch {batch}", "cuda", busy, periods, **more)
 

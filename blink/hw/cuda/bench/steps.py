@@ -83,19 +83,26 @@ def step_times(records: Records, batch: int) -> StepTimes:
     event = (records["what"] & 0xFF).astype(np.int64)
     kind = (records["what"] >> 8 & 0xFF).astype(np.int64)
     t_ns = records["t_ns"].astype(np.int64)
-    is_graph = np.isin(event, (Event.GRAPH_LAUNCHED, Event.GRAPH_DONE))
-    full = is_graph & (kind == GraphKind.DECODE) & (records["detail"] == batch)
-    launched = np.flatnonzero(full & (event == Event.GRAPH_LAUNCHED))[10:]
+    launched = full_steps(records, batch, Event.GRAPH_LAUNCHED)[10:]
     relaunches = np.cumsum(event == Event.RELAUNCHED)
     prefills = np.cumsum((event == Event.GRAPH_LAUNCHED) & (kind == GraphKind.PREFILL))
     first, second = launched[:-1], launched[1:]
     plain = prefills[first] == prefills[second]
     crossed = relaunches[first] != relaunches[second]
     period = t_ns[second] - t_ns[first]
-    done = np.flatnonzero(full & (event == Event.GRAPH_DONE))
+    done = full_steps(records, batch, Event.GRAPH_DONE)
     return StepTimes(
         period[plain & ~crossed], period[plain & crossed], _until_next(t_ns, launched, done), _claims(t_ns, event, kind)
     )
+
+
+def full_steps(records: Records, batch: int, event: Event) -> NDArray[np.intp]:
+    """Rows of `event` (a graph was launched, or is done) of the decode steps of `batch` sequences."""
+    what = records["what"]
+    rows: NDArray[np.intp] = np.flatnonzero(
+        (what & 0xFF == event) & (what >> 8 & 0xFF == GraphKind.DECODE) & (records["detail"] == batch)
+    )
+    return rows
 
 
 def _until_next(t_ns: I64, first: NDArray[np.intp], second: NDArray[np.intp]) -> I64:
