@@ -78,7 +78,7 @@ class Keeper:
         self._start_ns = monotonic_ns()
         self._trace = self._open_trace(plan) if order.trace else None
         self._life = 0
-        self._ended = False
+        self._ended = self._said = False
         self._slots, self._idle_reads, self._complete = _GONE, 0, False
         self._restarting: tuple[int, int] | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -122,8 +122,16 @@ class Keeper:
                     self._serve(server)
                 waiting_since = time.monotonic()
             self._drain()
-            if time.monotonic() - waiting_since > self._order.linger_s or self._scheduler.fault() is not None:
+            if time.monotonic() - waiting_since > self._order.linger_s or self._is_faulty():
                 self._ended = True
+
+    def _is_faulty(self) -> bool:
+        """Whether the scheduler will not go on; standard error hears why."""
+        fault = self._scheduler.fault()
+        if fault is not None and not self._said:
+            self._said = True
+            print(f"the keeper of the ring ends: {fault}", file=sys.stderr, flush=True)
+        return fault is not None
 
     def _serve(self, server: socket.socket) -> None:
         """One server, until it is gone. Others are turned away meanwhile."""
@@ -159,7 +167,7 @@ class Keeper:
             if records is not None and records.size and self._trace:
                 self._trace.records.take(records)
                 self._flush()
-            if gone or said_goodbye or self._scheduler.fault() is not None:
+            if gone or said_goodbye or self._is_faulty():
                 break
         self._life += started
         if said_goodbye:

@@ -12,14 +12,13 @@ from blink.hw.cuda.run import GPU_CLOCK
 from blink.hw.cuda.scheduler import CudaScheduler
 from blink.hw.cuda.shared_ring import SharedRing
 from blink.hw.engines.contract import Engine
-from blink.hw.engines.on_host import HostSteps
+from blink.hw.engines.on_host import HostModelScheduler
 from blink.hw.engines.torch_engine import TorchEngine
 from blink.hw.native.instance import Instance
 from blink.hw.native.library import load_library
 from blink.hw.native.memory import SharedBlock
 from blink.hw.native.process import SchedulerProcess, default_threads
 from blink.hw.native.run import MONOTONIC_CLOCK
-from blink.hw.native.thread import ThreadScheduler
 from blink.hw.ring import Records, Running
 from blink.serve.plan import Order, Plan
 
@@ -115,8 +114,7 @@ class HostModelKept(NativeKept):
         super().__init__(plan)
 
     def _scheduler(self, plan: Plan) -> Running:
-        self._steps = HostSteps(self._instance, self._engine)
-        return ThreadScheduler(self._instance, self._steps.graphs, silence_limit_ns=HOST_STEP_MAX_NS)
+        return HostModelScheduler(self._instance, self._engine, HOST_STEP_MAX_NS)
 
     def close(self) -> None:
         """See Kept. A thread in the middle of a step keeps its memory until the process ends."""

@@ -19,7 +19,7 @@ from blink.common.states import SLOT_COUNT
 from blink.hw.engines.rows import Row, fill
 from blink.hw.engines.torch_engine import TorchEngine
 from blink.hw.native.instance import Instance
-from blink.hw.native.thread import HostGraphs
+from blink.hw.native.thread import HostGraphs, ThreadScheduler
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _ENTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -91,6 +91,19 @@ class HostSteps:
         at = int(self._instance.config["state_offset"][0]) + int(fields["completion"][1])
         with self._instance.block.view(at, 8) as view:
             write_word(view, 0, sequence)  # of the thread that will read it
+
+
+class HostModelScheduler(ThreadScheduler):
+    """A ThreadScheduler whose graphs are an engine's steps on this CPU."""
+
+    def __init__(self, instance: Instance, engine: TorchEngine, silence_limit_ns: int) -> None:
+        self._steps = HostSteps(instance, engine)
+        super().__init__(instance, self._steps.graphs, silence_limit_ns=silence_limit_ns)
+
+    def fault(self) -> str | None:
+        """Why the scheduler will not go on, None if it is well."""
+        failure = self._steps.failure
+        return super().fault() if failure is None else f"a step failed: {type(failure).__name__}: {failure}"
 
 
 def _shapes(table: GraphTable) -> list[GraphShape]:
