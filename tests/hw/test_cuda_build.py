@@ -16,13 +16,13 @@ from blink.common.policy import GraphShape
 from blink.hw.cuda import build as build_module
 from blink.hw.cuda import driver as driver_module
 from blink.hw.cuda import nvrtc
-from blink.hw.cuda.build import KERNELS, VARIABLE, build, find_nvcc, require_cuda_compiler
+from blink.hw.cuda.build import DEFAULT_ARCH, KERNELS, VARIABLE, build, find_nvcc, require_cuda_compiler
 from blink.hw.cuda.graphs import covering
 from blink.hw.cuda.kernels import NAMES
 from blink.hw.cuda.lockstep import missing
 from blink.hw.cuda.ports import RING_AREAS, area_bytes
 from blink.hw.cuda.structures import CONTROL_WORDS, ENGINE_ARRAYS, Control, EngineIo
-from blink.hw.native.build import kernels_folder
+from blink.hw.native.build import compile_with, kernels_folder
 from blink.hw.native.instance import planned
 from blink.hw.native.library import load_library
 from tests.hw.native_help import needs_compiler, small_settings
@@ -51,6 +51,18 @@ def test_every_kernel_compiles_and_links_for_the_device(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "nvcc")
     assert _has_every_kernel(build(extra_flags=flags).read_bytes())
+
+
+@needs_nvcc
+def test_programs_that_measure_compile(tmp_path: Path) -> None:
+    """CUDA sources outside `kernels`: each is a program of its own, whose first comment says how it is compiled."""
+    found = sorted((ROOT / "blink").rglob("*.cu"))
+    assert found
+    flags = ["-std=c++17", f"-arch={DEFAULT_ARCH}", "-Werror", "all-warnings", f"-I{kernels_folder() / 'include'}"]
+    for source in found:
+        target = tmp_path / f"{source.stem}.o"
+        compile_with("measure", [require_cuda_compiler() or "", *flags, "-c", str(source), "-o", str(target)])
+        assert target.is_file()
 
 
 @needs_nvrtc
