@@ -14,8 +14,7 @@ from blink.common.config import Scenario, load_scenario
 from blink.common.errors import InputError
 from blink.frontend.openai.bodies import Bounds
 from blink.hw.cuda.engine_run import bounds_of as engine_bounds
-from blink.hw.cuda.engine_run import engine_settings
-from blink.hw.cuda.model_run import engine_limits
+from blink.hw.cuda.model_run import engine_limits, scenario_settings
 from blink.hw.engines.contract import Described
 from blink.hw.engines.torch_engine import EngineLimits, load_spec
 from blink.hw.native.driver import EVIDENCE
@@ -79,11 +78,7 @@ def plan_of(order: Order) -> Plan:
         )
     limits, spec = engine_limits(scenario), load_spec(order.model)
     described = Described(limits.tables(), limits.block_tokens, limits.block_count, spec.eos_token)
-    settings = engine_settings(
-        described, window=plant.limits.window, output_tokens=scenario.limits.output_capacity_tokens, ignore_eos=False,
-        padding_tokens_max=plant.limits.prefill_padding_tokens_max,
-        resume_after_tokens=plant.limits.resume_after_tokens,
-    )  # fmt: skip
+    settings = scenario_settings(scenario, described, ignore_eos=False)
     settings = replace(settings, time_limit_ns=scenario.limits.time_limit_ns, boot_id=scenario.seed)
     return Plan(scenario, settings, _model_bounds(scenario, settings), limits, spec.shape.vocab_size)
 

@@ -17,9 +17,10 @@ from blink.frontend.tokenizer import Tokenizer, open_tokenizer
 from blink.hw.cuda.engine_run import Answers, System, engine_settings, serve_engine
 from blink.hw.cuda.lockstep import load_kernels
 from blink.hw.cuda.ports import Ingress
-from blink.hw.engines.contract import Engine
+from blink.hw.engines.contract import Described, Engine
 from blink.hw.engines.torch_engine import EngineLimits, TorchEngine, is_random
 from blink.hw.native.run import Progress
+from blink.hw.native.settings import NativeSettings
 from blink.hw.ring import Tokens
 from blink.perf.plant import Plant
 from blink.workload.requests import Requests
@@ -58,11 +59,8 @@ class ModelRun:
         given = [tokenizer.chat([{"role": "user", "content": text}]) for text in self.prompts] if tokenizer else []
         engine: Engine = TorchEngine.of_model(self.model, engine_limits(scenario))
         try:
-            output_tokens, limits = scenario.limits.output_capacity_tokens, Plant.of(scenario).limits
-            settings = engine_settings(
-                engine, window=limits.window, output_tokens=output_tokens, ignore_eos=not given,
-                padding_tokens_max=limits.prefill_padding_tokens_max, resume_after_tokens=limits.resume_after_tokens,
-            )  # fmt: skip
+            settings = scenario_settings(scenario, engine, ignore_eos=not given)
+            output_tokens = settings.output_capacity_tokens
             system = System.on_gpu(kernels, settings, engine, self.ingress)
             try:
                 answers = Answers()
@@ -97,6 +95,15 @@ def engine_limits(scenario: Scenario) -> EngineLimits:
         context_tokens=context, batch_max=limits.batch_max, block_tokens=limits.kv_block_tokens, block_count=blocks,
         prefill_batch_max=min(limits.prefill_batch_max, limits.batch_max), prefill_batches=limits.prefill_batches,
         prefill_sequences=limits.prefill_sequences, decode_batches=limits.decode_batches,
+    )  # fmt: skip
+
+
+def scenario_settings(scenario: Scenario, engine: Engine | Described, *, ignore_eos: bool) -> NativeSettings:
+    """The scheduler's settings over an engine of `engine_limits`."""
+    limits = Plant.of(scenario).limits
+    return engine_settings(
+        engine, window=limits.window, output_tokens=scenario.limits.output_capacity_tokens, ignore_eos=ignore_eos,
+        padding_tokens_max=limits.prefill_padding_tokens_max, resume_after_tokens=limits.resume_after_tokens,
     )  # fmt: skip
 
 
