@@ -279,29 +279,26 @@ def main(text: str) -> int:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server
     order = msgspec.json.decode(text, type=Order)
-    claim: Claim | None = None
-    kept: Kept | None = None
-    try:
-        claim = Claim(Path(order.socket))
-        plan = plan_of(order)
-        kept = open_kept(order, plan, lambda what: print(f"- {what}", flush=True))
-        keeper = Keeper(order, plan, kept)
-        signal.signal(signal.SIGTERM, keeper.stop)
-        print("up", flush=True)
-    except Exception as error:
-        with contextlib.suppress(BrokenPipeError):
-            print(_complaint(error), flush=True)
-        if kept is not None:
-            kept.close()
-        if claim is not None:
-            claim.release()
-        return 1
-    sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # the pipe's other end may be gone from here on
-    try:
+    with contextlib.ExitStack() as held:
+        try:
+            claim = Claim(Path(order.socket))
+            held.callback(claim.release)
+            plan = plan_of(order)
+            kept = open_kept(order, plan, lambda what: print(f"- {what}", flush=True))
+            with contextlib.ExitStack() as unkept:
+                unkept.callback(kept.close)
+                keeper = Keeper(order, plan, kept)
+                unkept.pop_all()
+            held.callback(keeper.close)
+            signal.signal(signal.SIGTERM, keeper.stop)
+            print("up", flush=True)
+        except Exception as error:
+            with contextlib.suppress(BrokenPipeError):
+                print(_complaint(error), flush=True)
+            return 1
+        finally:
+            sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # the pipe's other end may be gone from here on
         keeper.run()
-    finally:
-        keeper.close()
-        claim.release()
     return 0
 
 

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,8 +20,9 @@ from blink.common.errors import InputError
 from blink.serve.claim import Claim
 from tests.hw.cuda_help import GPU_MARKS
 from tests.hw.native_help import needs_compiler
-from tests.serve.running import Server, open_stream, running, wait_for
+from tests.serve.running import SCENARIO, Server, open_stream, running, wait_for
 
+msgspec = pytest.importorskip("msgspec", reason="needs the extra [serve]")
 pytest.importorskip("uvicorn", reason="needs the extra [serve]")
 pytestmark = needs_compiler
 
@@ -70,8 +73,6 @@ def test_a_server_that_is_killed_under_load_is_followed_by_another_on_the_same_r
 
 
 def test_a_ring_has_one_server_and_ends_with_it(ring: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.serve.running import SCENARIO
-
     with running(*ring) as server:
         assert main(["serve", str(SCENARIO), "--port", "0", *ring]) == 2
         assert "another server uses this ring" in capsys.readouterr().err
@@ -98,6 +99,18 @@ def test_one_keeper_at_a_time_claims_a_ring(tmp_path: Path) -> None:
         Claim(ring, wait_s=0.1)
     threading.Timer(0.2, first.release).start()
     Claim(ring).release()
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_keeper_whose_server_is_gone_before_it_is_up_leaves_nothing(tmp_path: Path) -> None:
+    from blink.serve.plan import Order
+
+    order = Order(str(tmp_path / "ring"), "native", str(SCENARIO), [], 1.0, 60.0, "", "")
+    command = [sys.executable, "-m", "blink.serve.keeper", msgspec.json.encode(order).decode()]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(30) == 1
     assert not any(tmp_path.iterdir())
 
 
