@@ -177,12 +177,51 @@ class Cuda:
         return double_claims(load_kernels(self.flags), rounds)
 
 
-BACKENDS = ("sim", "native", "cuda")
+@dataclass(frozen=True, slots=True)
+class NativeRdma(Native):
+    """The same scheduler; its frontend reaches the ring by RDMA, through a loop within this machine's adapter."""
+
+    name: str = "native-rdma"
+
+    def missing(self) -> str | None:
+        """A compiler, pyverbs or a device, if one is not found."""
+        from blink.hw.verbs.loop import missing
+
+        return Native.missing(self) or missing()
+
+    def run(
+        self, scenario: Scenario, requests: Requests, trace_path: Path, progress: Progress | None, stop: Stop
+    ) -> RunResult:
+        """Serve in real time, with the scheduler in a process of its own."""
+        from blink.hw.verbs.loop import serve
+
+        return serve(
+            scenario, requests, trace_path=trace_path, progress=progress, stop=stop, time_scale=self.time_scale,
+            flags=self.flags,
+        )  # fmt: skip
+
+    def stepper(self, machine: Machine) -> Stepper:
+        """The scheduler's own `step`, in this process; all else over verbs."""
+        from blink.hw.native.lockstep import LockStep, lockstep_settings
+        from blink.hw.verbs.loop import SteppedVerbsRing
+
+        return LockStep(
+            lockstep_settings(machine), open_ring=lambda settings: SteppedVerbsRing(settings, self.flags)
+        )  # fmt: skip
+
+    def double_claims(self, rounds: int) -> int | None:
+        """The scheduler is native's; how a frontend reaches it does not matter to two of its instances."""
+        return None
+
+
+BACKENDS = ("sim", "native", "cuda", "native-rdma")
 
 
 def _open(name: str, mutant: str | None, time_scale: float) -> Backend:
     if name == "sim":
         return Sim()
+    if name == "native-rdma":
+        return NativeRdma(mutant, time_scale)
     return Native(mutant, time_scale) if name == "native" else Cuda(mutant, time_scale)
 
 

@@ -19,7 +19,7 @@ from blink.hw.native.frontend_child import Setup
 from blink.hw.native.records import RecordReader
 from blink.hw.native.run import MONOTONIC_CLOCK, monotonic_ns
 from blink.hw.verbs.attach import Attachment, Door, Remote
-from blink.hw.verbs.device import Device
+from blink.hw.verbs.device import DeviceChoice
 from blink.hw.verbs.failure import ConnectionFailedError
 from blink.hw.verbs.hello import Identity
 from blink.hw.verbs.host import with_boot
@@ -80,15 +80,13 @@ class RemoteBackend(RingBackend):
     ) -> None:
         """`make` makes the frontend. Raises InputError if the ring is not to be had, or is another one."""
         self.bounds, self._plan, self._make, self._log = plan.bounds, plan, make, log
-        self._device = Device(remote.device)
+        self._choice = remote.device
         self._door = Door(*remote.address, Identity("", remote_digest(order, plan)))
         try:
-            attachment = self._door.open_patiently(self._device)
+            attachment = self._door.open_with(self._choice)
         except ConnectionFailedError as error:
-            self._device.close()
             raise InputError(str(error)) from None
         except InputError as error:
-            self._device.close()
             hint = "; both sides need the same scenario, --set, --seed, --time-scale, --engine and --model"
             raise InputError(f"{error}{hint if ' settings: ' in str(error) else ''}") from None
         hello = attachment.hello
@@ -115,7 +113,7 @@ class RemoteBackend(RingBackend):
         self._take_ring(attachment)
         log.say(
             f"has the ring of {self._door.host}:{self._door.port}", backend=hello.backend, life=hello.life,
-            adapter=self._device.name, **{name.replace(" ", "_"): text for name, text in hello.found.items()},
+            adapter=attachment.device.name, **{name.replace(" ", "_"): text for name, text in hello.found.items()},
         )  # fmt: skip
 
     def _open_recorder(self, trace: Path | None, attachment: Attachment) -> Recorder:
@@ -187,7 +185,7 @@ class RemoteBackend(RingBackend):
         self._remote.close()
         for job in self._frontend.abandon():
             job.take((), Finish.ERROR)
-        self._coming = _Coming(self._door, self._device)
+        self._coming = _Coming(self._door, self._choice)
 
     def _come_back(self, coming: _Coming) -> None:
         """Whether the other thread has brought a connection, or has given up."""
@@ -289,7 +287,6 @@ class RemoteBackend(RingBackend):
             frontend.slot_counts(), complete=complete and whole,
             idle_status_reads=frontend.counters.idle_status_reads, dropped_by_gpu=0 if whole else 1,
         )  # fmt: skip
-        self._device.close()
 
     def _drain_ring(self) -> bool:
         """Let what was cancelled come to its end, and read the rest of the trace. Whether all of it is here."""
@@ -307,16 +304,16 @@ class RemoteBackend(RingBackend):
 class _Coming:
     """A connection on its way, tried by a thread of its own so that nobody waits for it."""
 
-    def __init__(self, door: Door, device: Device) -> None:
+    def __init__(self, door: Door, choice: DeviceChoice) -> None:
         self.attachment: Attachment | None = None
         self.error: Exception | None = None
-        self._door, self._device = door, device
+        self._door, self._choice = door, choice
         self._thread = threading.Thread(target=self._try, name="blink-reconnect", daemon=True)
         self._thread.start()
 
     def _try(self) -> None:
         try:
-            self.attachment = self._door.open_patiently(self._device)
+            self.attachment = self._door.open_with(self._choice)
         except (ConnectionFailedError, InputError) as error:
             self.error = error
 

@@ -7,6 +7,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,6 +25,7 @@ from blink.hw.verbs.host import HostBlock, RingHost
 from blink.perf.plant import Plant
 from tests.rdma.ends import choice
 
+TRACE_CAPACITY = 1 << 16
 BOOT_ID, DIGEST = "00000000000000ab", "same on both sides"
 
 
@@ -36,7 +38,9 @@ class FarRing:
     def __init__(
         self, scenario: Scenario, time_scale: float = 0.0, change: Callable[[type[RingHost]], None] | None = None
     ) -> None:
-        self.settings: NativeSettings = settings_of(scenario, Plant.of(scenario), time_scale)
+        settings = settings_of(scenario, Plant.of(scenario), time_scale)
+        self.settings: NativeSettings = replace(settings, trace_capacity=TRACE_CAPACITY)
+        load_library()  # for the process that is forked
         context = multiprocessing.get_context("fork")
         self._mine, its = context.Pipe()
         self._process = context.Process(target=_keep, args=(self.settings, its, self._mine, change))
@@ -131,6 +135,4 @@ class _Keeper:
             return self._instance.header_epoch
         if what == "scheduler":
             return self._scheduler.pid
-        if what == "open files":
-            return len(os.listdir("/proc/self/fd"))
         raise ValueError(what)

@@ -1,4 +1,4 @@
-"""The frontend's process of a drill, forked: under emulation, an interpreter that starts anew imports for ten seconds."""
+"""The frontend's process of a drill, forked: under emulation, a new interpreter imports for ten seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blink.hw.native.memory import SharedBlock
 
 
 class ForkedFrontend:
-    """As blink.hw.native.frontend_process.FrontendProcess. What is open here, devices too, is the child's and unused."""
+    """As blink.hw.native.frontend_process.FrontendProcess. It inherits what is open here, and uses nothing of it."""
 
     def __init__(self, block: SharedBlock) -> None:
         self._block = block

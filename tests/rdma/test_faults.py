@@ -6,7 +6,6 @@ The stated bound is COMPLETION_LIMIT_S: no operation waits longer.
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,12 +43,14 @@ SLACK_S = 3.0
 """What a machine under emulation may add to a bound."""
 SLOW = scenario_of(limits={"batch_max": 2, "prefill_batch_max": 1, "output_capacity_tokens": 16})
 """Two at a time: most of forty requests wait in the ring."""
+TIME_SCALE = 10.0
+"""Forty requests take several seconds."""
 
 
 @pytest.fixture
 def lives(tmp_path: Path) -> Iterator[Lives]:
     """A ring in another process whose frontends are made here."""
-    far = FarRing(SLOW)
+    far = FarRing(SLOW, TIME_SCALE)
     device = Device(choice())
     yield Lives(far, device, tmp_path / "trace.ndjson")
     far.close()
@@ -71,18 +72,18 @@ def test_restarted_frontends_leak_nothing_and_repeat_nothing_and_the_fence_holds
     fenced, files = 0, []
     for life in range(4):
         lives.begin()
-        sent = lives.send(40)
+        sent = lives.send(40 if life < 3 else 10)
         for _ in range(3):
             lives.turn()
         if life < 3:
             fenced += sum(request.outcome is Outcome.UNFINISHED for request in sent)
             lives.crash()
             gc.collect()
-            files.append(len(os.listdir("/proc/self/fd")))
+            files.append(len(list(Path("/proc/self/fd").iterdir())))
     lives.finish()
     assert lives.outcomes(sent) == {Outcome.COMPLETED}
     assert lives.all_is_free()
-    assert fenced > 40
+    assert fenced > 60
     assert len(set(files)) == 1
     assert lives.frontend.counters.wrong_tokens == 0
     verdict = lives.verdict()
@@ -147,7 +148,7 @@ def leave_the_old_connection_alive(host: type[RingHost]) -> None:
     from blink.hw.verbs import host as module
 
     kept: list[Any] = []
-    module._Attached.end = kept.append  # type: ignore[method-assign,assignment]
+    module._Attached.end = lambda self: kept.append(self)  # type: ignore[method-assign]
 
 
 def test_the_mutant_that_leaves_the_old_connection_alive_is_caught(tmp_path: Path) -> None:
@@ -158,12 +159,14 @@ def test_the_mutant_that_leaves_the_old_connection_alive_is_caught(tmp_path: Pat
     lives.begin()
     delay.release(old)  # it lands in a slot that was read as empty and is on the new free list
     time.sleep(0.1)
+    taken = [slot for slot, word in enumerate(far.say("words").tolist()) if word & STATE_MASK != SlotState.EMPTY]
+    assert len(taken) == 1  # and the frontend does not know of it
+    assert lives.frontend.slot_counts()["free"] == SLOT_COUNT
+    lives.send(1)
+    lives.finish()
     verdict = lives.verdict()
     assert verdict.code == 2
-    assert any("I1" in str(violation) for violation in verdict.violations), verdict.violations
-    stuck = [slot for slot, word in enumerate(far.say("words").tolist()) if word & STATE_MASK != SlotState.EMPTY]
-    assert len(stuck) == 1  # and nobody knows of it
-    assert lives.frontend.slot_counts()["free"] == SLOT_COUNT
+    assert verdict.violations[0].invariant == "I1", verdict.violations
     old.close()
     assert lives.ring is not None
     lives.ring.close()
@@ -257,7 +260,7 @@ def opened(door: Door, settings: NativeSettings) -> TakenRing:
     return open_ring(door, choice(), settings)
 
 
-@pytest.mark.parametrize("moment", [Moment.WRITES, Moment.ANY, Moment.RECOVERY])
+@pytest.mark.parametrize("moment", [Moment.WRITES, Moment.RECOVERY])
 def test_a_drill_over_verbs_kills_its_frontend_and_finds_nothing_wrong(
     moment: Moment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

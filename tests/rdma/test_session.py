@@ -75,7 +75,7 @@ def test_five_hundred_requests_over_verbs_conform_and_say_what_shared_memory_say
     result = serve_remotely(tmp_path / "remote.ndjson")
     assert (result.partial, result.notes) == (False, [])
     assert result.counters["wrong_tokens"] == 0
-    assert result.counters["status_reads"] > 50  # it was a session, not one burst
+    assert result.counters["postings"] >= 5  # it was a session, not one burst
     assert result.requests["outcome"].tolist() == [Outcome.COMPLETED] * REQUESTS
     verdict = check_trace(tmp_path / "remote.ndjson")
     assert (verdict.code, verdict.violations) == (0, ())

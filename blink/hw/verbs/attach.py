@@ -6,13 +6,14 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from blink.common.errors import InputError
 from blink.hw.verbs.channel import COMPLETION_LIMIT_S, Channel
-from blink.hw.verbs.device import Device, DeviceChoice
-from blink.hw.verbs.failure import ConnectionFailedError, ControlLostError
+from blink.hw.verbs.device import Device, DeviceChoice, device_names
+from blink.hw.verbs.failure import ConnectionFailedError, ControlLostError, LocalError
 from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
 from blink.hw.verbs.hello import HelloError, Identity, RingHello, ring_hello_of
 from blink.hw.verbs.host import machine_id
@@ -56,8 +57,11 @@ class Attachment:
     taken.
     """
 
-    def __init__(self, device: Device, control: FrameSocket, channel: Channel, hello: RingHello) -> None:
-        self._device, self._control, self.channel, self.hello = device, control, channel, hello
+    def __init__(
+        self, device: Device, control: FrameSocket, channel: Channel, hello: RingHello, *, owns_device: bool = False
+    ) -> None:
+        self.device, self._owns_device = device, owns_device
+        self._control, self.channel, self.hello = control, channel, hello
         self._answers: list[Frame] = []
         self._answered = threading.Condition()
         self._asking = threading.Lock()
@@ -149,6 +153,8 @@ class Attachment:
         self._thread.join()
         self.channel.close()
         self._control.close()
+        if self._owns_device:
+            self.device.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,7 @@ class Door:
     identity: Identity
     attempts: int = ATTEMPTS
 
-    def open(self, device: Device) -> Attachment:
+    def open(self, device: Device, *, owns_device: bool = False) -> Attachment:
         """Say hello and join. One try; raises ConnectionFailedError if nobody is there, InputError if it is refused."""
         try:
             end = socket.create_connection((self.host, self.port), CONNECT_LIMIT_S)
@@ -178,14 +184,38 @@ class Door:
             if isinstance(error, HelloError):
                 raise InputError(f"--connect {self.host}:{self.port}: refused: {error}") from None
             raise ControlLostError(f"--connect {self.host}:{self.port}", str(error)) from None
-        return Attachment(device, control, channel, hello)
+        return Attachment(device, control, channel, hello, owns_device=owns_device)
 
     def open_patiently(self, device: Device) -> Attachment:
         """The same, tried so many times, with growing pauses. Raises the last failure."""
+        return self._patiently(lambda: self.open(device))
+
+    def open_with(self, choice: DeviceChoice) -> Attachment:
+        """The same with a device that is opened for it, so that a change of its addresses does no harm.
+
+        Raises InputError if there is no such device at all.
+        """
+        names = device_names()
+        if not names:
+            Device(choice)  # raises, and says what to do
+        return self._patiently(lambda: self._open_with(choice))
+
+    def _open_with(self, choice: DeviceChoice) -> Attachment:
+        try:
+            device = Device(choice)
+        except InputError as error:  # its interface is down just now
+            raise LocalError(f"--connect {self.host}:{self.port}", str(error)) from None
+        try:
+            return self.open(device, owns_device=True)
+        except BaseException:
+            device.close()
+            raise
+
+    def _patiently(self, attempt: Callable[[], Attachment]) -> Attachment:
         wait_s = FIRST_WAIT_S
         for left in range(self.attempts - 1, -1, -1):
             try:
-                return self.open(device)
+                return attempt()
             except ConnectionFailedError:
                 if not left:
                     raise

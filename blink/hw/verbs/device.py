@@ -23,6 +23,9 @@ class DeviceChoice:
     gid_index: int | None = None
 
 
+ANY_DEVICE = DeviceChoice()
+
+
 def device_names(binding: Binding | None = None) -> list[str]:
     """The verbs devices of this machine. Raises InputError without pyverbs."""
     try:
@@ -35,7 +38,7 @@ def device_names(binding: Binding | None = None) -> list[str]:
 class Device:
     """An opened device. `close` it after everything that was made of it. Raises InputError if there is none."""
 
-    def __init__(self, choice: DeviceChoice = DeviceChoice(), binding: Binding | None = None) -> None:
+    def __init__(self, choice: DeviceChoice = ANY_DEVICE, binding: Binding | None = None) -> None:
         self.binding = binding or load()
         self.enums: Any = self.binding.enums
         self.name = _chosen(choice.name, device_names(self.binding))

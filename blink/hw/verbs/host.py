@@ -21,7 +21,7 @@ from blink.hw.verbs.device import Device
 from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
 from blink.hw.verbs.hello import HelloError, Identity, RingHello, disagreement, identity_of, pair_of
 from blink.hw.verbs.memory import Registration, RemoteRegion, register
-from blink.hw.verbs.queue_pair import QueuePair
+from blink.hw.verbs.queue_pair import QueuePair, QueuePairAddress
 
 HELLO_LIMIT_S = 5.0
 """A frontend that has connected says hello within this time."""
@@ -163,14 +163,18 @@ class RingHost:
                 self._refuse(control, refusal)
                 return
             self.drop()
-            pair = QueuePair(self._device, self._queue, 1, 0)
-            pair.connect(their_pair)
-            self._attached = _Attached(control, pair, peer)
             try:
-                control.send(self._hello(pair).plain())
-                self.life += 1
-            except FrameError:
+                self._join(control, their_pair, peer)
+            except Exception as error:  # of the adapter: it must not end this thread
                 self.drop()
+                self._refuse(control, f"the ring's side cannot connect ({error})")
+
+    def _join(self, control: FrameSocket, their_pair: QueuePairAddress, peer: str) -> None:
+        pair = QueuePair(self._device, self._queue, 1, 0)
+        self._attached = _Attached(control, pair, peer)
+        pair.connect(their_pair)
+        control.send(self._hello(pair).plain())
+        self.life += 1
 
     def _hello(self, pair: QueuePair) -> RingHello:
         return RingHello(

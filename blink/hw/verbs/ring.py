@@ -23,7 +23,7 @@ from blink.frontend.operations import TOKEN_BYTES, Region, Write
 from blink.hw.native.settings import NativeSettings
 from blink.hw.ring import Records, Tokens
 from blink.hw.verbs.attach import Attachment, Door
-from blink.hw.verbs.device import Device, DeviceChoice
+from blink.hw.verbs.device import DeviceChoice
 from blink.hw.verbs.failure import ConnectionFailedError
 from blink.hw.verbs.trace_tail import TraceTail
 
@@ -177,5 +177,5 @@ class VerbsRing:
 
 
 def open_ring(door: Door, choice: DeviceChoice, settings: NativeSettings) -> VerbsRing:
-    """The ring behind a door, by a device that is opened for it and closed with the process."""
-    return VerbsRing(door.open_patiently(Device(choice)), settings)
+    """The ring behind a door, by a device that is opened for it."""
+    return VerbsRing(door.open_with(choice), settings)

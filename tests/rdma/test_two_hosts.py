@@ -1,0 +1,93 @@
+"""Two guests with virtual Ethernet between them: "gpu" keeps the ring, "dpu" has the server and an openai client."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blink.common.checker import check_trace
+from blink.hw.native.build import cache_folder
+from blink.hw.native.library import load_library
+from tests.hw.native_help import needs_compiler
+from tests.rdma.guest.image import image
+from tests.rdma.guest.machine import Guest
+from tests.shared import ROOT
+
+pytestmark = [pytest.mark.rdma, pytest.mark.slow, needs_compiler]
+SCENARIO = "scenarios/ci-tiny.toml"
+LIMIT_S = 280
+
+
+@pytest.fixture(scope="module")
+def two_guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], Path, str]]:
+    """Runs both; what the one with the client found, its folder, and what both said."""
+    load_library()
+    booted, folder = image(cache_folder() / "guest"), tmp_path_factory.mktemp("guests")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    blink = [sys.executable, "-m", "blink.cli", "backend", SCENARIO, "--listen", "10.9.0.1:7471", "--time-scale", "5"]
+    client = [sys.executable, "-m", "tests.rdma.dpu", SCENARIO, "10.9.0.1:7471"]
+    gpu = Guest(
+        booted, folder / "gpu", blink, cwd=ROOT, name="gpu", number=1, address="10.9.0.1/24",
+        network=f"socket,listen=127.0.0.1:{port}",
+    )  # fmt: skip
+    dpu = Guest(
+        booted, folder / "dpu", client, cwd=ROOT, name="dpu", number=2, address="10.9.0.2/24",
+        network=f"socket,connect=127.0.0.1:{port}",
+    )  # fmt: skip
+    try:
+        dpu.wait(LIMIT_S)
+    finally:
+        dpu.close()
+        gpu.close()
+    said = f"{dpu.said()}\n{gpu.said()}"
+    log = folder / "dpu" / "serve.log"
+    said += f"\n--- dpu: serve.log\n{log.read_text() if log.exists() else 'none'}"
+    path = folder / "dpu" / "found.json"
+    assert path.exists(), said
+    yield json.loads(path.read_text()), folder / "dpu", said
+
+
+Guests = tuple[dict[str, Any], Path, str]
+
+
+def test_an_openai_client_is_served_by_a_ring_on_another_host(two_guests: Guests) -> None:
+    found, _, said = two_guests
+    assert "texts" in found, said
+    assert found["models"] == ["smollm2-135m"]
+    for text in found["texts"]:
+        assert text["whole"] == text["streamed"], said
+        assert 0 < text["completion_tokens"] <= 12
+        assert text["finish"][0] == text["finish"][1] in ("stop", "length")
+
+
+def test_a_link_that_is_down_for_a_moment_loses_nothing(two_guests: Guests) -> None:
+    found, _, said = two_guests
+    assert found["short"].startswith("length after"), said
+
+
+def test_a_link_that_is_down_for_long_ends_requests_and_the_ring_is_taken_again(two_guests: Guests) -> None:
+    found, _, said = two_guests
+    ended, _, seconds = found["long"].partition(" after ")
+    assert "error" in ended, said
+    assert float(seconds.split()[0]) < 10, said
+    assert found["after"]["text"] == found["texts"][0]["whole"], said
+    assert "has the ring again" in said
+    metrics = dict(line.rsplit(" ", 1) for line in found["metrics"])
+    assert {value for name, value in metrics.items() if name.startswith("blink:wrong_tokens")} == {"0.0"}
+    assert {value for name, value in metrics.items() if 'state="empty"' in name} == {"4096.0"}, said
+
+
+def test_the_trace_of_it_all_conforms(two_guests: Guests) -> None:
+    found, folder, said = two_guests
+    verdict = check_trace(folder / "trace.ndjson")
+    assert (verdict.code, verdict.violations) == (0, ()), said
+    assert verdict.coverage["system"]["frontend restart"] >= 1
+    assert found["exit_code"] == 0, said
