@@ -248,7 +248,7 @@ def _kind_at(recording: Recording, step: int) -> GraphKind:
 # --- comparing ---
 
 
-def compare_rows(names: tuple[str, str], recorded: Rows, replayed: Rows) -> Difference | None:
+def first_difference(recorded: Rows, replayed: Rows) -> int | None:
     """The first row that differs, None if the whole run is the same."""
     count = min(recorded["event"].size, replayed["event"].size)
     unequal = np.zeros(count, np.bool_)
@@ -259,7 +259,14 @@ def compare_rows(names: tuple[str, str], recorded: Rows, replayed: Rows) -> Diff
     found = np.flatnonzero(unequal)
     if not found.size and recorded["event"].size == replayed["event"].size:
         return None
-    row = int(found[0]) if found.size else count
+    return int(found[0]) if found.size else count
+
+
+def compare_rows(names: tuple[str, str], recorded: Rows, replayed: Rows) -> Difference | None:
+    """What differs first, None if the whole run is the same."""
+    row = first_difference(recorded, replayed)
+    if row is None:
+        return None
     step = [int(rows["step"][row]) if row < rows["step"].size else -1 for rows in (recorded, replayed)]
     what = f"step {max(step)}: {_row_words(names[0], recorded, row)}, {_row_words(names[1], replayed, row)}"
     since = max(step) - STEPS_BEFORE

@@ -24,6 +24,7 @@ class DpuProfile:
     detokenize_ns_per_token: float = constant("ns/token")
     sse_chunk_ns: int = constant("ns")
     verb_post_ns: int = constant("ns")
+    write_post_ns: int = constant("ns", default=0)  # of a WRITE, where it takes longer than to post a READ
     completion_ns: int = constant("ns")
     status_scan_ns: int = constant("ns")
     token_read_ns_per_slot: int = constant("ns")
@@ -38,6 +39,11 @@ class DpuProfile:
     def tokenize_ns_per_token(self) -> float:
         """Time of one prompt token on one core: the reference tokenizer's over the published speed-up."""
         return self.tokenize_reference_ns_per_token / self.tokenizer_speedup
+
+    @property
+    def write_ns(self) -> int:
+        """To post one WRITE."""
+        return self.write_post_ns or self.verb_post_ns
 
     def tokenize_ns(self, tokens: int) -> int:
         """Time to tokenize a prompt of `tokens` tokens on one core."""

@@ -13,15 +13,17 @@ from blink.common.errors import InputError
 from blink.common.results import I64
 from blink.common.units import NS_PER_S
 
-FIELDS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts", "output_toks")
+FIELDS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """One entry a row of the file: latencies in ns as the engine's core saw them, and tokens of output."""
+    """One entry a row of the file: arrivals from the first, latencies in ns as the engine's core saw them, tokens."""
 
+    arrival_ns: I64
     ttft_ns: I64
     e2e_ns: I64
+    prompt_tokens: I64
     output_tokens: I64
 
     @classmethod
@@ -36,8 +38,10 @@ class MeasuredRun:
         offset = min(queued - came for queued, came in zip(table["queued_ts"], table["arrival_time"], strict=True))
         came = [arrival + offset for arrival in table["arrival_time"]]
         return cls(
+            _spans([min(came)] * len(came), came),
             _spans(came, table["first_token_ts"]),
             _spans(came, table["last_token_ts"]),
+            np.array(table["input_toks"], np.int64),
             np.array(table["output_toks"], np.int64),
         )
 

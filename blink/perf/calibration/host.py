@@ -20,6 +20,7 @@ TURN_NS = 1_000_000
 class HostShare:
     """`slice_ns`: median turn of another thread; `competitors`: mean number of other threads that a busy thread shares
     its core with, over placements of it; `crowding`: that over an even spread; `inflation`: of work between turns.
+    `noise_per_s` and `noise_ns`: short gaps of a thread that is alone.
     """
 
     slice_ns: float
@@ -27,6 +28,8 @@ class HostShare:
     crowding: float
     inflation: dict[str, float]
     placements: int
+    noise_per_s: float
+    noise_ns: float
 
 
 def host_share(
@@ -46,11 +49,21 @@ def host_share(
     mean = float(np.mean(rivals)) if rivals else 0.0
     even = max(0.0, busy - (core_count - 1)) / core_count
     inflation = {name: max(1.0, _median(probes, name) / _median(alone, name)) for name in alone[0]["stretches_ns"]}
-    return HostShare(slice_ns, mean, mean / even if even else 1.0, inflation, len(rivals))
+    short = np.concatenate([_lengths(probe) for probe in alone])
+    short = short[short <= TURN_NS]
+    rate = short.size / sum(probe["seconds"] for probe in alone)
+    crowding = mean / even if even else 1.0
+    noise_ns = float(short.mean()) if short.size else 0.0
+    return HostShare(slice_ns, mean, crowding, inflation, len(rivals), rate, noise_ns)
+
+
+def _lengths(probe: Mapping[str, Any]) -> I64:
+    lengths: I64 = np.array(probe["gaps_ns"], np.int64).reshape(-1, 2)[:, 1]
+    return lengths
 
 
 def _turns(probe: Mapping[str, Any]) -> I64:
-    lengths: I64 = np.array(probe["gaps_ns"], np.int64).reshape(-1, 2)[:, 1]
+    lengths = _lengths(probe)
     return lengths[lengths > TURN_NS]
 
 

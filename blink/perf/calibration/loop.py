@@ -76,9 +76,9 @@ class FrontendCosts:
 
 def frontend_costs(requests: Mapping[str, I64], live: I64) -> FrontendCosts:
     """From the columns of a served load (results.REQUEST_COLUMNS), and the batch when each first token was stored."""
-    tokens = np.maximum(1, requests["prompt_tokens"])
     ingress = _mean(requests["ingress_ns"], "a request")
-    per_token = _mean(requests["tokenize_ns"] / tokens, "a request")
+    whole, tokens = _mean(requests["tokenize_ns"], "a request"), float(np.maximum(1, requests["prompt_tokens"]).mean())
+    per_token = Estimate(whole.value / tokens, whole.error / tokens, whole.samples)
     post = _mean(requests["link_ns"], "a request")
     read, per_slot = _line(live.astype(np.float64), requests["read_ns"].astype(np.float64))
     return FrontendCosts(ingress, per_token, post, read, per_slot)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Measurements:
     frontend: dict[str, I64]
     times: dict[str, I64] = field(default_factory=dict)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | IO[bytes]) -> None:
         """Write a compressed file of arrays."""
         arrays: dict[str, Any] = {_ABOUT: np.array(json.dumps(self.about))}
         for group, runs in self.steps.items():

@@ -185,7 +185,6 @@ def _dpu(found: Calibration) -> str:
     wait_ns = (POLL_MAX_NS + copy_ns + scan_ns) / 2
     fixed_ns = max(0.0, costs.read.value - wait_ns - copy_ns - scan_ns - 2 * link_ns)
     post_ns = max(0.0, costs.post.value - link_ns) / 3
-    slot_ns = max(0.0, costs.read_per_slot.value - post_ns)
     lines = _head("dpu", found, "This project's frontend in Python on a host core, not on a DPU.", "bluefield-3")
     encode = "drawing the prompt in place of a tokenizer"
     lines += [
@@ -194,10 +193,11 @@ def _dpu(found: Calibration) -> str:
         _line(found, "tokenizer_speedup", 1, "ratio", "nothing beside it", batch),
         _line(found, "detokenize_ns_per_token", 0, "ns/token", "tokens are not made text", batch),
         _line(found, "sse_chunk_ns", 0, "ns", "no chunk is written", batch),
-        _line(found, "verb_post_ns", post_ns, "ns", _plus(costs.post, "of three WRITEs"), batch),
+        _line(found, "verb_post_ns", 0, "ns", "within the other constants", batch),
+        _line(found, "write_post_ns", post_ns, "ns", _plus(costs.post, "of three WRITEs"), batch),
         _line(found, "completion_ns", fixed_ns / 2, "ns", _plus(costs.read, "rest of stored to read"), batch),
         _line(found, "status_scan_ns", scan_ns, "ns", "READ of the array beyond its copy", "{ slots = [4096, 4096] }"),
-        _line(found, "token_read_ns_per_slot", slot_ns, "ns", _plus(costs.read_per_slot), batch),
+        _line(found, "token_read_ns_per_slot", costs.read_per_slot.value, "ns", _plus(costs.read_per_slot), batch),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -227,7 +227,7 @@ def _link(found: Calibration) -> str:
 
 def _host(found: Calibration) -> str:
     share, busy = found.share, found.about["busy"]
-    where = f"{{ threads = [{busy}, {busy}] }}"
+    where, alone = f"{{ threads = [{busy}, {busy}] }}", "{ threads = [0, 0] }"
     slow = ", ".join(f"{name} x{ratio:.2f}" for name, ratio in share.inflation.items())
     rivals = f"{share.competitors:.2f} competitors in {share.placements} placements"
     stayed = "competitors of a spinning thread stayed for one to several seconds"
@@ -235,6 +235,8 @@ def _host(found: Calibration) -> str:
     lines += [
         _line(found, "cores_per_socket", found.about["cores"]["others"], "cores", "cores beside the frontend's", where),
         _line(found, "slice_ns", share.slice_ns, "ns", "gaps of a spinning thread, median", where),
+        _line(found, "noise_per_s", share.noise_per_s, "1/s", "short gaps of a thread that spins alone", alone),
+        _line(found, "noise_ns", share.noise_ns, "ns", "their mean", alone),
         _line(found, "crowding", share.crowding, "ratio", f"{rivals}; work between turns: {slow}", where),
         f'placement_ns = {{ value = {PLACEMENT_NS}, unit = "ns", kind = "assumed", source = "{stayed}" }}',
     ]  # fmt: skip
@@ -246,7 +248,9 @@ def _host_engine(found: Calibration) -> str:
     lines = _head("host-engine", found, "Blink's scheduler on a host thread, by its own records.", "cpu-resident")
     lines += [
         _line(found, "schedule_ns", 0.0, "ns", "within launch_ns", batch),
+        _line(found, "schedule_ns_per_sequence", 0.0, "ns", "within launch_ns", batch),
         _line(found, "prepare_ns", 0.0, "ns", "within launch_ns", batch),
+        _line(found, "prepare_ns_per_sequence", 0.0, "ns", "within launch_ns", batch),
         _line(found, "launch_ns", loop.launch.value, "ns", _plus(loop.launch, "boundary to launch"), batch),
         _line(found, "sync_ns", 0.0, "ns", "within a graph's duration", batch),
         _line(found, "update_ns", loop.publish.value, "ns", _plus(loop.publish, "seen to stored"), batch),

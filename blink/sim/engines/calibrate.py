@@ -131,6 +131,20 @@ def _base(profile: str) -> str:
     return profile if not profile.endswith(".toml") else str(Path(profile).resolve())
 
 
+def calibrate_to(scenario: Scenario, first: int, out: Path) -> str:
+    """Fit to the first requests of the scenario's run, write the profiles into `out`; what came of it, as text."""
+    with tempfile.TemporaryDirectory() as folder:
+        calibration = Calibration(scenario, first, Path(folder))
+        found = calibration.fit()
+        before, after = calibration.loss(calibration.start), calibration.loss(found)
+        paces = {pace: calibration.loss({**found, PACE: pace}) for pace in (0.5, 2.0)}
+    lines = [f"loss {before:.4f} -> {after:.4f}"]
+    lines += [f"{name} = {value} (was {calibration.start[name]})" for name, value in found.items()]
+    lines += [f"loss with host_pace {pace}: {loss:.4f}" for pace, loss in paces.items()]
+    out.mkdir(parents=True, exist_ok=True)
+    return "\n".join([*lines, report(*replay(calibration.scenario(found, out)), first)])
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Fit, write the profiles, print the errors; 2 with one line on stderr if an input is wrong."""
     parser = argparse.ArgumentParser(prog="python -m blink.sim.engines.calibrate", description=__doc__)
@@ -139,18 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for gpu.toml and host-engine.toml")
     options = parser.parse_args(arguments)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            calibration = Calibration(load_scenario(options.scenario), options.first, Path(folder))
-            found = calibration.fit()
-            before, after = calibration.loss(calibration.start), calibration.loss(found)
-            paces = {pace: calibration.loss({**found, PACE: pace}) for pace in (0.5, 2.0)}
-        print(f"loss {before:.4f} -> {after:.4f}")
-        for name, value in found.items():
-            print(f"{name} = {value} (was {calibration.start[name]})")
-        for pace, loss in paces.items():
-            print(f"loss with host_pace {pace}: {loss:.4f}")
-        options.out.mkdir(parents=True, exist_ok=True)
-        print(report(*replay(calibration.scenario(found, options.out)), options.first))
+        print(calibrate_to(load_scenario(options.scenario), options.first, options.out))
     except InputError as error:
         print(f"blink: error: {error}", file=sys.stderr)
         return 2
