@@ -13,6 +13,7 @@ from blink import __version__
 from blink.commands import (
     backend,
     bench,
+    calibrate,
     chaos,
     check,
     compare,
@@ -28,6 +29,7 @@ from blink.commands import (
     serve,
     sweep,
     trace,
+    validate,
 )
 from blink.common.errors import InputError
 
@@ -40,6 +42,8 @@ COMMANDS = (
     trace,
     report,
     reproduce,
+    calibrate,
+    validate,
     check,
     conform,
     chaos,

@@ -190,7 +190,7 @@ class Dpu:
         posted_ns = max(self._env.now, self._posting_until_ns)
         before: list[Write] = []
         for write in writes:
-            posted_ns += self._profile.verb_post_ns
+            posted_ns += self._profile.write_ns
             arrived_ns = self._to_gpu.send(posted_ns, write.size_bytes)
             before.append(self._connection.carry(write))
             if write.region is Region.STATUS:

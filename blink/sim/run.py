@@ -113,7 +113,7 @@ class Model:
         self._to_gpu = to_gpu
         phase = int(generator(scenario.seed, Stream.PHASE).integers(plant.gpu.scan_ns))
         ring = self.ring = Ring.in_memory(boot_id=scenario.seed)
-        overheads, limits = _overheads(scenario, plant)
+        overheads, limits = overheads_of(scenario, plant)
         settings = GpuSettings(
             limits,
             plant.prefill_table,
@@ -252,7 +252,7 @@ class Model:
         return {"host_cpu_ns": duration_ns} if self._scenario.system.kind == "cpu-resident" else {}
 
 
-def _overheads(scenario: Scenario, plant: Plant) -> tuple[StepOverheads, policy.Limits]:
+def overheads_of(scenario: Scenario, plant: Plant) -> tuple[StepOverheads, policy.Limits]:
     """Where the scheduler runs. A host thread launches as often as it likes: it has no window to renew."""
     system = scenario.system
     if not isinstance(system, CpuResidentSystem):
