@@ -99,7 +99,10 @@ class RemoteBackend(RingBackend):
         self._link = self._ear = Ear(self._recorder)
         self._watch = HeartbeatWatch(HEART_BOUND_NS)
         limits = plan.settings.limits
-        self._stats = Stats(batch_max=limits.batch_max, kv_blocks=plan.settings.kv_block_count, window=limits.window)
+        self._stats = Stats(
+            batch_max=limits.batch_max, kv_blocks=plan.settings.kv_block_count, window=limits.window,
+            block_tokens=limits.block_tokens,
+        )  # fmt: skip
         self._states = bytes(plan.settings.slot_count)
         self._quiet, self._held = 0, list[Job]()
         self._given_up = ""
@@ -110,10 +113,11 @@ class RemoteBackend(RingBackend):
             self._recorder if self._traced else None, lambda slot, generation: self._known(slot, generation),
             self._start_ns + attachment.clocks.offset_ns,
         )  # fmt: skip
+        self._new_records = lambda: self._remote.drain()
         self._take_ring(attachment)
         log.say(
             f"has the ring of {self._door.host}:{self._door.port}", backend=hello.backend, life=hello.life,
-            adapter=attachment.device.name, **{name.replace(" ", "_"): text for name, text in hello.found.items()},
+            adapter=attachment.device.name, its_adapter=hello.found.get("device", "unknown"),
         )  # fmt: skip
 
     def _open_recorder(self, trace: Path | None, attachment: Attachment) -> Recorder:
@@ -122,7 +126,6 @@ class RemoteBackend(RingBackend):
             recorder = Recorder(NoRows(), reads_each=True, initial_rows=1 << 10, evidence=evidence)
         elif attachment.hello.life:
             attachment.close()
-            self._device.close()
             raise InputError(
                 f"--trace {trace}: another frontend had this ring before; a trace begins with a fresh ring"
             )

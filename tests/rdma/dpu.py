@@ -25,7 +25,7 @@ from blink.serve import command, remote  # noqa: F401  # before the fork
 PORT = 8000
 BASE = f"http://127.0.0.1:{PORT}"
 OUT = Path("/run/guest")
-LINK = next(name for name in os.listdir("/sys/class/net") if name != "lo")
+LINK = next(path.name for path in Path("/sys/class/net").iterdir() if path.name != "lo")
 
 
 def main(scenario: str, ring: str) -> None:

@@ -29,18 +29,16 @@ def two_guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[
     """Runs both; what the one with the client found, its folder, and what both said."""
     load_library()
     booted, folder = image(cache_folder() / "guest"), tmp_path_factory.mktemp("guests")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    ends = _free_ports(2)
     blink = [sys.executable, "-m", "blink.cli", "backend", SCENARIO, "--listen", "10.9.0.1:7471", "--time-scale", "5"]
     client = [sys.executable, "-m", "tests.rdma.dpu", SCENARIO, "10.9.0.1:7471"]
     gpu = Guest(
         booted, folder / "gpu", blink, cwd=ROOT, name="gpu", number=1, address="10.9.0.1/24",
-        network=f"socket,listen=127.0.0.1:{port}",
+        network=_wire(*ends),
     )  # fmt: skip
     dpu = Guest(
         booted, folder / "dpu", client, cwd=ROOT, name="dpu", number=2, address="10.9.0.2/24",
-        network=f"socket,connect=127.0.0.1:{port}",
+        network=_wire(*reversed(ends)),
     )  # fmt: skip
     try:
         dpu.wait(LIMIT_S)
@@ -53,6 +51,21 @@ def two_guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[
     path = folder / "dpu" / "found.json"
     assert path.exists(), said
     yield json.loads(path.read_text()), folder / "dpu", said
+
+
+def _free_ports(count: int) -> list[int]:
+    found = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    for one in found:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in found]
+    for one in found:
+        one.close()
+    return ports
+
+
+def _wire(mine: int, other: int) -> str:
+    """Ethernet frames as datagrams: whichever guest is first, the other need not be there yet."""
+    return f"socket,udp=127.0.0.1:{other},localaddr=127.0.0.1:{mine}"
 
 
 Guests = tuple[dict[str, Any], Path, str]

@@ -23,4 +23,4 @@ echo "$code" >/run/guest/code
 sync
 echo "guest $GUEST_NAME: exit code $code after $(cut -d' ' -f1 /proc/uptime) s"
 echo o >/proc/sysrq-trigger
-sleep 10
+read -r -t 10 </dev/zero
