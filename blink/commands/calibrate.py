@@ -52,6 +52,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "benchmark JSON with details",
     )  # fmt: skip
     verb.add_argument("--first", metavar="N", default="100", help="with --from: requests to fit (default: 100)")
+    verb.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override an option of SCENARIO")
     verb.add_argument("--out", metavar="DIR", required=True, help="new folder for the profiles")
     verb.set_defaults(execute=execute)
 
@@ -105,7 +106,7 @@ def _scenario(options: argparse.Namespace) -> Scenario:
     from blink.common.config import load_scenario, parse_scenario
 
     if options.scenario:
-        return load_scenario(options.scenario)
+        return load_scenario(options.scenario, options.set)
     document = {
         "name": "calibration", "model": {"profile": options.model or MODEL, "engine": ENGINE_PROFILE},
         "gpu": {"profile": "h200"}, "limits": LIMITS,
@@ -153,7 +154,7 @@ def _from_log(options: argparse.Namespace, folder: Path) -> None:
         )
     log = _as_log(Path(options.log), folder)
     trace = inline({"file": str(log), "dialect": "vllm-run"})
-    scenario = load_scenario(options.scenario, [("--from", f"workload.trace={trace}")])
+    scenario = load_scenario(options.scenario, [("--from", f"workload.trace={trace}"), *options.set])
     print(calibrate_to(scenario, int(options.first), folder))
 
 

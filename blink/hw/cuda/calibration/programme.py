@@ -82,45 +82,32 @@ def cores() -> tuple[frozenset[int], frozenset[int]]:
 def measure(
     kernels: Kernels,
     engine: Engine,
+    on_gpu: System,
+    on_host: System,
     scenario: Scenario,
     programme: Programme,
     *,
     tokenizer: Tokenizer | None = None,
-    on_gpu: System | None = None,
-    on_host: System | None = None,
     say: Say = lambda text: None,
 ) -> Measurements:
-    """Measure everything. `scenario` gives limits; systems that are open already are used and left open."""
+    """Measure everything. `scenario` gives limits; neither system serves anything else meanwhile."""
     begun, every = time.monotonic(), frozenset(os.sched_getaffinity(0))
     mine, others = cores()
-    settings = settings_for(engine, scenario)
     steps: dict[str, list[StepTable]] = {}
     times: dict[str, I64] = {}
     about = _about(kernels, engine, scenario, programme)
     try:
-        system = on_gpu or System.on_gpu(kernels, settings, engine)
         os.sched_setaffinity(0, mine)
-        try:
-            steps["gpu"] = list(_runs(system, engine, scenario, programme, say))
-            frontend = _frontend(system, engine, scenario, programme, say)
-        finally:
-            if on_gpu is None:
-                system.close()
+        steps["gpu"] = list(_runs(on_gpu, engine, scenario, programme, say))
+        frontend = _frontend(on_gpu, engine, scenario, programme, say)
         times |= _paths(kernels, programme, say)
         times |= _tokens(tokenizer)
         about["host_work"] = {
             str(count): list(_host_work(programme, count, others, say)) for count in (0, programme.busy)
         }
-        os.sched_setaffinity(0, every)
-        host = on_host or System.on_host(kernels, settings, engine, others)
-        os.sched_setaffinity(0, mine)
-        try:
-            steps["host"] = list(_runs(host, engine, scenario, programme, say))
-            with busy_processes(programme.busy, others):
-                steps["host-busy"] = list(_stairs(host, engine, programme, (1 / 4, 1 / 2), say))
-        finally:
-            if on_host is None:
-                host.close()
+        steps["host"] = list(_runs(on_host, engine, scenario, programme, say))
+        with busy_processes(programme.busy, others):
+            steps["host-busy"] = list(_stairs(on_host, engine, programme, (1 / 4, 1 / 2), say))
     finally:
         os.sched_setaffinity(0, every)
     about["seconds"] = round(time.monotonic() - begun, 1)
@@ -183,8 +170,8 @@ def _frontend(system: System, engine: Engine, scenario: Scenario, programme: Pro
             "duration_s": programme.probe_s, "arrivals": {"kind": "poisson", "rate": programme.probe_rate},
             "output_tokens_max": {"kind": "traced"},
             "lengths": {
-                "kind": "uniform", "prompt_tokens": {"minimum": 16, "maximum": 256},
-                "output_tokens": {"minimum": 16, "maximum": 128},
+                "kind": "uniform", "prompt_tokens": [16, 256],
+                "output_tokens": [16, 128],
             },
         },
     }  # fmt: skip

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from blink.common.config import Scenario
 from blink.frontend.tokenizer import Tokenizer
 from blink.hw.cuda.calibration.programme import Programme, measure
+from blink.hw.cuda.calibration.serving import open_machine
 from blink.hw.cuda.lockstep import load_kernels
-from blink.hw.cuda.model_run import engine_limits
-from blink.hw.engines.torch_engine import TorchEngine
 from blink.perf.calibration.measurements import Measurements
 
 
@@ -22,10 +21,8 @@ def measure_machine(
     say: Callable[[str], None] = lambda text: None,
 ) -> Measurements:
     """Measure the torch engine with this model under a scenario's limits. Raises InputError for what cannot run."""
-    kernels = load_kernels()
-    say(f"building {model}")
-    engine = TorchEngine.of_model(model, engine_limits(scenario))
-    try:
-        return measure(kernels, engine, scenario, programme, tokenizer=tokenizer, say=say)
-    finally:
-        engine.close()
+    with open_machine(scenario, model, say) as machine:
+        return measure(
+            load_kernels(), machine.engine, machine.on_gpu, machine.on_host, scenario, programme,
+            tokenizer=tokenizer, say=say,
+        )  # fmt: skip
