@@ -1,0 +1,136 @@
+"""Both sides of a ring over fake verbs: hello, takeover, recovery and lock-step without a device."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from blink.common.errors import InputError
+from blink.common.results import Outcome
+from blink.common.states import SLOT_COUNT
+from blink.conform.backend import NativeRdma, Sim
+from blink.conform.lockstep import Compared, compare_script, random_scripts
+from blink.hw.native.instance import Instance
+from blink.hw.native.library import load_library
+from blink.hw.verbs import attach, binding, device, loop
+from blink.hw.verbs.attach import Door
+from blink.hw.verbs.device import Device
+from blink.hw.verbs.failure import ConnectionFailedError
+from blink.hw.verbs.frames import FrameSocket
+from blink.hw.verbs.hello import Identity
+from blink.hw.verbs.host import HostBlock, RingHost
+from blink.hw.verbs.ring import VerbsRing
+from blink.hw.verbs.running import RemoteRunning
+from blink.workload.build import build_load
+from tests.hw.native_help import needs_compiler, scenario_of, small_settings
+from tests.rdma.fake import FakeWorld
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
+    """Every device that is opened is a fake one."""
+    made = FakeWorld()
+    monkeypatch.setattr(device, "load", lambda: made.binding)
+    return made
+
+
+@pytest.fixture
+def host() -> Iterator[RingHost]:
+    """A ring's side."""
+    instance = Instance(load_library(), small_settings())
+    block = HostBlock(instance.config, instance.library.dtypes, instance.base)
+    opened = Device()
+    made = RingHost(opened, block, Identity("01", "digest"), ("127.0.0.1", 0), lambda frame: {"clean": True})
+    yield made
+    made.close()
+    opened.close()
+    instance.close()
+
+
+def door(host: RingHost, **changes: str) -> Door:
+    """To it."""
+    return Door(*host.address, Identity(**{"boot_id": "", "settings": "digest", **changes}), attempts=2)
+
+
+def test_in_lock_step_every_decision_is_the_simulators() -> None:
+    tally = Compared()
+    for script in random_scripts(seed=11, count=25):
+        difference = compare_script(("sim", "native-rdma"), (Sim().stepper, NativeRdma().stepper), script, tally)
+        assert difference is None, "\n".join(difference.lines())
+    assert {"claim", "pause", "resume", "finish", "relaunched", "cancel_seen", "reject"} <= set(tally.kinds)
+
+
+def test_a_run_over_a_loop_completes() -> None:
+    scenario, requests = build_load(scenario_of(workload={"requests": 25}))
+    result = loop.serve(scenario, requests, time_scale=0.0)
+    assert result.counters["wrong_tokens"] == 0
+    assert result.requests["outcome"].tolist() == [Outcome.COMPLETED] * 25
+
+
+def test_what_is_asked_beside_the_verbs_is_answered(host: RingHost) -> None:
+    attachment = door(host).open(Device())
+    assert host.peer is not None
+    assert attachment.clocks.shared
+    ring = VerbsRing(attachment, small_settings())
+    assert RemoteRunning(ring).stop(how=1)  # type: ignore[arg-type]
+    assert (ring.header_epoch, ring.heartbeat()) == (0, 0)
+    assert len(ring.read_descriptors()) == 64 * SLOT_COUNT
+    ring.close()
+
+
+def test_another_machines_clock_is_compared(host: RingHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "machine_id", lambda: "elsewhere")
+    attachment = door(host).open(Device())
+    assert not attachment.clocks.shared
+    assert abs(attachment.clocks.offset_ns) <= attachment.clocks.error_ns + 1_000_000
+    attachment.close()
+
+
+def test_a_frontend_that_lives_keeps_the_ring_and_one_that_does_not_answer_loses_it(host: RingHost) -> None:
+    first = door(host).open(Device())
+    with pytest.raises(InputError, match="is alive"):
+        door(host).open(Device())
+    first._over = True  # it answers no more
+    first._thread.join()
+    second = door(host, boot_id="01").open(Device())
+    assert second.hello.life == 1
+    assert len(host.refused) == 1
+    with pytest.raises(ConnectionFailedError):  # its queue pair has no partner any more
+        first.channel.read_now(first.region("header"), 0, 8)
+    first.close()
+    second.close()
+
+
+def test_a_ring_whose_side_is_closed_is_lost_and_not_to_be_had(host: RingHost) -> None:
+    attachment = door(host).open(Device())
+    there = host.address
+    host.close()
+    with pytest.raises(ConnectionFailedError):
+        attachment.channel.read_now(attachment.region("header"), 0, 8)
+    with pytest.raises(ConnectionFailedError, match="--connect 127"):
+        Door(*there, Identity("", "digest"), attempts=2).open_patiently(Device())
+    with pytest.raises(ConnectionFailedError):
+        attachment.ask({"ask": "now"})
+    attachment.close()
+
+
+def test_a_stranger_at_the_door_is_refused_and_the_next_one_is_served(host: RingHost) -> None:
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b"", b"\0\0\0\2{}"):
+        with socket.create_connection(host.address) as stranger:
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            end = FrameSocket(stranger)
+            assert "refused" in end.receive(5)
+    attachment = door(host).open_with(device.ANY_DEVICE)
+    attachment.close()
+
+
+def test_without_pyverbs_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "DISTRIBUTION_FOLDERS", ())
+    monkeypatch.setattr(binding.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"RDMA needs pyverbs for this interpreter .* python3-pyverbs"):
+        binding.load.__wrapped__()
