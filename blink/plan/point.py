@@ -49,6 +49,12 @@ class Point:
         """The key in words."""
         return ", ".join(f"{name} {value}" for name, value in self.key)
 
+    def simulate(self, scenario: Scenario, requests: Requests, stop: Callable[[], bool] | None) -> RunResult:
+        """The run itself; a kind of point that may end it before its time has its own."""
+        from blink.sim.run import simulate
+
+        return simulate(scenario, requests, stop=stop)
+
     def summarize(self, result: RunResult, requests: Requests) -> dict[str, Any]:
         """What is kept of the run; a kind of point that keeps something else has its own."""
         from blink.common.summary import summarize
@@ -100,12 +106,11 @@ def run_points(
 
 def run_point(point: Point, stop: Callable[[], bool] | None = None) -> PointResult | None:
     """Simulate one point here; None if it was stopped before its end. InputError names the point."""
-    from blink.sim.run import simulate
     from blink.workload.build import build_load
 
     try:
         scenario, requests = build_load(point.scenario)
-        result = simulate(scenario, requests, stop=stop)
+        result = point.simulate(scenario, requests, stop)
     except InputError as error:
         return PointResult(point.key, point.refused(error))
     return None if result.partial else PointResult(point.key, point.summarize(result, requests))
@@ -151,6 +156,19 @@ def _run_in_processes(
     stop: Callable[[], bool] | None,
     each: Each | None,
 ) -> list[PointResult]:
+    with worker_processes(count) as (pool, tell_workers):
+        with interrupts_held_back():
+            futures = [pool.submit(_work, point) for point in points]
+        _await(futures, tell_workers, progress, stop, each)
+        return _gather(points, futures)
+
+
+@contextmanager
+def worker_processes(count: int) -> Iterator[tuple[Executor, Callable[[], None]]]:
+    """So many processes, for one or many calls of `run_points`, and what tells them to give up what they run.
+
+    An exception inside gives up everything. Processes are there before this returns, out of the reach of Ctrl-C.
+    """
     # A fresh interpreter a worker: a forked one would inherit whatever threads and locks its parent holds just then.
     context = multiprocessing.get_context("spawn")
     # No lock around it: a worker that dies holding one would hang the rest.
@@ -161,14 +179,14 @@ def _run_in_processes(
 
     with ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(stopped,)) as pool:
         try:
-            with _interrupts_held_back():
-                futures = [pool.submit(_work, point) for point in points]
-            _await(futures, tell_workers, progress, stop, each)
+            with interrupts_held_back():
+                for _ in range(count):
+                    pool.submit(_stop_asked)
+            yield pool, tell_workers
         except BaseException:
             tell_workers()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return _gather(points, futures)
 
 
 def _await(
@@ -187,6 +205,8 @@ def _await(
             stopping = True
             tell_workers()
             _cancel(futures)
+            # An executor of somebody else may never tell of a future that was cancelled.
+            waiting = {future for future in waiting if not future.cancelled()}
         for future in ended:
             if future.cancelled():
                 continue
@@ -248,7 +268,7 @@ def _stop_asked() -> bool:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def interrupts_held_back() -> Iterator[None]:
     """Processes that are started inside never see Ctrl-C, which reaches all of a terminal; here it comes a bit later.
 
     What it means is the parent's to decide, and a worker must not die of it while it starts.

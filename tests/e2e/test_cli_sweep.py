@@ -107,6 +107,29 @@ def test_a_cluster_gives_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     assert kept(tmp_path / "s") == kept(whole)
 
 
+@pytest.mark.parametrize("where", [("--workers", "2"), ("--cluster", "local:2")])
+def test_ctrl_c_ends_workers_at_once_and_keeps_what_is_done(where: tuple[str, str], tmp_path: Path) -> None:
+    """As in a terminal, where Ctrl-C reaches every process."""
+    if where[0] == "--cluster":
+        pytest.importorskip("distributed", reason="needs the extra cluster")
+    out = tmp_path / "s"
+    grid = (str(ROOT / "scenarios" / "llama3-8b-h100.toml"), "--rate", "2,32", "--seeds", "9", "--set", "seed=5")
+    command = [sys.executable, "-m", "blink.cli", "sweep", *grid, *where, "--out", str(out)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
+    try:
+        _rows_after(out / RESULTS_NAME, 1)
+        os.killpg(child.pid, signal.SIGINT)
+        printed, complaints = child.communicate(timeout=60)
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+    assert (child.returncode, complaints) == (130, "")
+    assert "of 18 runs are done." in printed
+    assert (out / "PARTIAL").is_file()
+
+
 def test_ctrl_c_keeps_what_is_done_and_marks_it(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "s"
     points: list[Any] = []

@@ -6,6 +6,8 @@ scheduler of a cluster that runs already. What is sent to a scheduler is pickled
 
 from __future__ import annotations
 
+import logging
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -14,11 +16,13 @@ from typing import Any
 
 from blink.common.errors import InputError
 from blink.common.optional import need
+from blink.plan.point import interrupts_held_back
 from blink.plan.sweep.identity import program_digest
 
 LOCAL = "local:"
 REMOTE = ("tcp://", "tls://", "ucx://")
 LOCAL_MAX = 256
+LOOPBACK, LOOPBACK_ANY = "127.0.0.1", "127.0.0.1:0"
 RETRIES = 2
 """How often a point is given to another worker when the one that had it dies."""
 CONNECT_S = 30
@@ -36,10 +40,14 @@ def cluster_executor(name: str) -> Iterator[Executor]:
     if count is None and not name.startswith(REMOTE):
         raise InputError(f"--cluster: {name!r} is not allowed; {ALLOWED}")
     distributed = need("distributed", "--cluster", "cluster")
-    with _quiet(distributed), _client(distributed, name, count) as client:
+    with _quiet(), _client(distributed, name, count) as client:
         _check_workers(client, name)
-        with client.get_executor(retries=RETRIES, pure=False) as executor:
+        executor = client.get_executor(retries=RETRIES, pure=False)
+        try:
             yield executor
+        finally:
+            # What still runs was given up: nobody waits for it.
+            executor.shutdown(wait=False)
 
 
 def _local_count(name: str) -> int | None:
@@ -61,20 +69,30 @@ def _client(distributed: Any, name: str, count: int | None) -> Iterator[Any]:
         with client:
             yield client
         return
-    # One thread a process: the simulator is Python and would share one core. No dashboard: nothing listens outside.
-    with (
-        TemporaryDirectory(prefix="blink-cluster-") as scratch,
-        distributed.LocalCluster(
-            n_workers=count,
-            local_directory=scratch,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address=None,
-            worker_dashboard_address=None,
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
+    with TemporaryDirectory(prefix="blink-cluster-") as scratch:
+        with interrupts_held_back():
+            cluster = _local(distributed, count, scratch)
+        with cluster, distributed.Client(cluster, set_as_default=False) as client:
+            client.run(_ignore_interrupts)
+            yield client
+
+
+def _ignore_interrupts() -> None:
+    """In a worker: Ctrl-C reaches all of a terminal, and what it means is the sweep's to decide."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _local(distributed: Any, count: int, scratch: str) -> Any:
+    """Worker processes here, of one thread each: the simulator is Python. Nothing listens outside this machine."""
+    return distributed.LocalCluster(
+        n_workers=count,
+        threads_per_worker=1,
+        host=LOOPBACK,
+        local_directory=scratch,
+        dashboard_address=LOOPBACK_ANY,
+        worker_dashboard_address=LOOPBACK_ANY,
+        silence_logs=logging.ERROR,
+    )
 
 
 def _check_workers(client: Any, name: str) -> None:
@@ -89,9 +107,12 @@ def _check_workers(client: Any, name: str) -> None:
 
 
 @contextmanager
-def _quiet(distributed: Any) -> Iterator[None]:
-    """Dask tells its log of every worker that comes and goes; a user who asked for a sweep need not read it."""
-    import dask
-
-    with dask.config.set({"logging.distributed": "error", "distributed.admin.log-length": 0}):
+def _quiet() -> Iterator[None]:
+    """Dask tells of every worker that comes, goes or is stopped; who asked for a sweep need not read it."""
+    log = logging.getLogger("distributed")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
         yield
+    finally:
+        log.setLevel(before)
