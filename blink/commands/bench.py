@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from blink.commands import bench_rdma
 from blink.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     hw.add_argument("--seconds", metavar="N", default="5", help="of each Poisson load (default: 5)")
     hw.add_argument("--json", metavar="FILE", help="write the rows to a file, too")
     hw.set_defaults(execute=execute)
+    bench_rdma.add(kinds)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -47,6 +47,7 @@ RANGE_NAMES = (
     "sequence",
     "tokens",
     "layers",
+    "size_bytes",
     "slots",
     "nodes",
     "devices",

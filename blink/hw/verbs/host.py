@@ -34,26 +34,27 @@ Asked = Callable[[Frame], Frame]
 
 
 class Exported(Protocol):
-    """A scheduler's block in memory that can be registered."""
+    """Memory that peers may reach, in named areas."""
 
-    config: Config
     backend: str
-
-    @property
-    def dtypes(self) -> dict[str, np.dtype[np.void]]:
-        """Layouts of its structures."""
+    areas: dict[str, Area]
+    structures: dict[str, np.dtype[np.void]]
+    trace_capacity: int
 
     def register(self, device: Device, area: Area) -> Registration:
         """Let peers reach an area."""
 
 
 class HostBlock:
-    """A block in this process's memory."""
+    """A scheduler's block in this process's memory."""
 
     def __init__(
         self, config: Config, dtypes: dict[str, np.dtype[np.void]], base: int, backend: str = "native"
     ) -> None:
-        self.config, self.dtypes, self._base, self.backend = config, dtypes, base, backend
+        self.backend, self._base = backend, base
+        self.areas = ring_areas(config, dtypes)
+        self.structures = {name: dtypes[name] for name in STRUCTURES}
+        self.trace_capacity = int(config["trace_capacity"][0])
 
     def register(self, device: Device, area: Area) -> Registration:
         """See Exported."""
@@ -90,7 +91,7 @@ class RingHost:
         self._found = found or {}
         self._listener = _listener(address)
         self._registrations: dict[str, Registration] = {}
-        for name, area in ring_areas(block.config, block.dtypes).items():
+        for name, area in block.areas.items():
             self._registrations[name] = block.register(device, area)
         self._queue = device.binding.CQ(device.context, _QUEUE_ENTRIES)
         self._attached: _Attached | None = None
@@ -181,11 +182,11 @@ class RingHost:
             identity=self._identity,
             pair=pair.address,
             regions=self.regions,
-            structures={name: self._block.dtypes[name] for name in STRUCTURES},
+            structures=self._block.structures,
             backend=self._block.backend,
             life=self.life,
             machine=machine_id(),
-            trace_capacity=int(self._block.config["trace_capacity"][0]),
+            trace_capacity=self._block.trace_capacity,
             found=self._found,
         )
 
