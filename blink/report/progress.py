@@ -92,3 +92,32 @@ def count_bar(name: str, noun: str, wanted: bool = True) -> Iterator[Callable[[i
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def note_line(name: str, noun: str, wanted: bool = True) -> Iterator[Callable[[int, str], None] | None]:
+    """The callback for a search whose length nobody knows, called with (pieces done, what goes on); None without a
+    terminal. It shows the time that has passed.
+    """
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None, note="")
+
+        def update(done: int, note: str) -> None:
+            if note:
+                bar.update(task, note=note)
+            bar.update(task, description=f"{name}: {done} {noun}")
+
+        yield update

@@ -14,13 +14,20 @@ from blink.common.config.toml import inline
 Schema = dict[str, Any]
 
 
-def explain(error: ValidationError, document: dict[str, Any], source: str, overrides: dict[str, str]) -> str:
+def explain(
+    error: ValidationError,
+    document: dict[str, Any],
+    source: str,
+    overrides: dict[str, str],
+    root: Schema | None = None,
+) -> str:
     """The first finding as one line, with the number of the others.
 
-    `overrides` maps a dotted field to the option of the command line that set it, named in place of the file.
+    `overrides` maps a dotted field to the option of the command line that set it, named in place of the file. `root`
+    is the JSON schema of what was read, a scenario unless it is given.
     """
     findings = error.errors(include_url=False)
-    field, text = _finding(findings[0], document)
+    field, text = _finding(findings[0], document, root or _ROOT)
     setters = [path for path in overrides if _same_branch(field, path)]
     origin = overrides[max(setters, key=len)] if setters else source  # the longest path is the most specific
     separator = " " if text.startswith("= ") else ": "
@@ -33,17 +40,17 @@ def _same_branch(field: str, path: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def _finding(details: ErrorDetails, document: dict[str, Any]) -> tuple[str, str]:
+def _finding(details: ErrorDetails, document: dict[str, Any], root: Schema) -> tuple[str, str]:
     context = details.get("ctx", {})
     path = _data_path(details["loc"], document)
     if details["type"] == "rule":
         return _dotted((*path, *str(context["field"]).split("."))), str(context["message"])
     if details["type"] == "extra_forbidden":
-        return _dotted(path), _unknown_key(str(path[-1]), _schema_at(path[:-1], document))
+        return _dotted(path), _unknown_key(str(path[-1]), _schema_at(path[:-1], document, root))
     if details["type"] in ("union_tag_not_found", "union_tag_invalid"):
         path = (*path, "kind")
     missing = details["type"] in ("missing", "union_tag_not_found")
-    allowed = describe(_schema_at(path, document)) or details["msg"][:1].lower() + details["msg"][1:]
+    allowed = describe(_schema_at(path, document, root)) or details["msg"][:1].lower() + details["msg"][1:]
     if missing:
         return _dotted(path), f"is missing: {allowed}"
     return _dotted(path), f"= {_shown(_value_at(path, document))}: {allowed}"
@@ -101,31 +108,31 @@ def _unknown_key(key: str, schema: Schema) -> str:
 _ROOT = json_schema()
 
 
-def _schema_at(path: tuple[int | str, ...], document: dict[str, Any]) -> Schema:
-    schema, value = _ROOT, document
+def _schema_at(path: tuple[int | str, ...], document: dict[str, Any], root: Schema) -> Schema:
+    schema, value = root, document
     for part in path:
-        schema = _resolve(schema, value)
+        schema = _resolve(schema, value, root)
         if isinstance(part, int):
             prefix = schema.get("prefixItems", [])
             schema = prefix[part] if part < len(prefix) else schema.get("items", {})
         else:
             schema = schema.get("properties", {}).get(part) or schema.get("additionalProperties") or {}
         value = _step(value, part)
-    return _resolve(schema, value)
+    return _resolve(schema, value, root)
 
 
-def _resolve(schema: Schema, value: Any) -> Schema:
+def _resolve(schema: Schema, value: Any, root: Schema) -> Schema:
     """The schema behind references and optional or tagged unions, the tag chosen by the value's `kind`."""
     if "$ref" in schema:
-        return _resolve(_ROOT["$defs"][schema["$ref"].rsplit("/", 1)[1]], value)
+        return _resolve(root["$defs"][schema["$ref"].rsplit("/", 1)[1]], value, root)
     branches = [branch for branch in schema.get("anyOf", []) if branch.get("type") != "null"]
     if len(branches) == 1:
-        return _resolve(branches[0], value)
+        return _resolve(branches[0], value, root)
     if "oneOf" in schema:
         mapping = schema["discriminator"]["mapping"]
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind in mapping:
-            return _resolve({"$ref": mapping[kind]}, value)
+            return _resolve({"$ref": mapping[kind]}, value, root)
         return {"type": "object", "properties": {"kind": {"enum": list(mapping)}}}
     return schema
 

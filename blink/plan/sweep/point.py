@@ -37,7 +37,7 @@ class SweepPoint(Point):
     def summarize(self, result: RunResult, requests: Requests) -> dict[str, Any]:
         """`summary` as of any run; `window`: its length and counts; `within`: class -> requests that kept it."""
         rows = result.requests
-        begin, end = _window(self, rows)
+        begin, end = window_of(self, rows)
         inside = (rows["sent_ns"] >= begin) & (rows["sent_ns"] < end)
         sent = {name: column[inside] for name, column in rows.items()}
         done = metrics.completed(sent)
@@ -46,7 +46,7 @@ class SweepPoint(Point):
             "window": {
                 "seconds": (end - begin) / NS_PER_S,
                 "requests": len(sent["sent_ns"]),
-                "asked_tokens": _asked(self, sent, requests),
+                "asked_tokens": asked_tokens(self, sent, requests),
                 "delivered_tokens": delivered_tokens(rows, end) - delivered_tokens(rows, begin),
             },
             "within": {one.name: int(np.count_nonzero(metrics.meets(done, one.slo))) for one in self.classes},
@@ -57,7 +57,8 @@ class SweepPoint(Point):
         return {"error": " ".join(str(error).split())}
 
 
-def _window(point: Point, rows: dict[str, I64]) -> tuple[int, int]:
+def window_of(point: Point, rows: dict[str, I64]) -> tuple[int, int]:
+    """Begin and end of the window, from the times at which requests were sent."""
     sent = rows["sent_ns"][rows["sent_ns"] >= 0]
     if not len(sent):
         return 0, 0
@@ -68,7 +69,7 @@ def _window(point: Point, rows: dict[str, I64]) -> tuple[int, int]:
     return start + (end - start) // WARMUP_PARTS, end
 
 
-def _asked(point: Point, sent: dict[str, I64], requests: Requests) -> int:
+def asked_tokens(point: Point, sent: dict[str, I64], requests: Requests) -> int:
     """Output tokens of these requests, as many as the model will say; of those whose client left, what it still got."""
     asked = np.minimum(requests.output_tokens, output_tokens_asked(point.scenario, requests))
     each = asked[sent["request_id"]]

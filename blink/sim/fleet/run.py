@@ -103,6 +103,16 @@ class FleetModel:
 
     # --- the run ---
 
+    @property
+    def now_ns(self) -> int:
+        """Virtual time."""
+        return self._env.now
+
+    @property
+    def rows(self) -> list[Request]:
+        """Every request, as it stands."""
+        return self._rows
+
     def run(self, progress: Progress | None, stop: Callable[[], bool] | None) -> bool:
         """Let time pass until nothing is left to happen; True if it was stopped before."""
         self._env.process(self.clients.run())

@@ -1,0 +1,379 @@
+"""The answer of a question, as plain data: the cheapest fleet, the runner-up, the frontier, what binds, how sure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from blink.plan.capacity.binding import RESOURCES, Relief, binding, relieve
+from blink.plan.capacity.isolation import isolation
+from blink.plan.capacity.measure import Objective
+from blink.plan.capacity.question import HOURS_A_DAY, Traffic
+from blink.plan.capacity.search import CapacitySearch, Trial, label, shown
+from blink.plan.comparison import estimate, rounded
+from blink.plan.interval import CONFIDENCE, mean_interval
+
+Data = dict[str, Any]
+VERSION = 1
+FIGURES = ("median_ttft_ms", "median_tpot_ms", "output_tokens_per_s", "gpu_busy", "gpu_memory", "gpu_compute")
+
+
+def answered(search: CapacitySearch) -> Data:
+    """Everything that is printed, reported and kept in plan.json; runs what the answer still needs."""
+    question, caps = search.question, search.question.limits
+    ranked = sorted(search.standing(), key=lambda trial: _rank(search, trial))
+    within = [trial for trial in ranked if _within_caps(search, trial)]
+    best = within[0] if within else None
+    other = next((trial for trial in within[1:] if best and _hardware(trial) != _hardware(best)), None)
+    data: Data = {
+        "version": VERSION,
+        "name": question.name,
+        "description": question.description,
+        "question": question.model_dump(mode="json", exclude_none=True),
+        "peak_rate": question.traffic.peak_rate,
+        "growth": rounded(question.traffic.growth),
+        "seeds": list(search.seeds),
+        "confidence": CONFIDENCE,
+        "objectives": [_objective(one) for one in search.objectives],
+        "best": _fleet(search, best) if best else None,
+        "runner_up": _runner_up(search, best, other) if best and other else None,
+        "binds": _binds(search, best) if best else None,
+        "isolation": isolation(search) if best else None,
+        "day": _day(question.traffic, search, best) if best else None,
+    }
+    if best:
+        most = question.search.cost_ratio_max * search.usd_per_month(best)
+        search.run_more([(trial, trial.replicas + 1) for trial in ranked if trial.replicas and _room(trial, most)])
+    fleets = _fleets(search, ranked)
+    data["frontier"] = frontier(fleets)
+    data["frontier_under_cap"] = (
+        None
+        if caps.power_kw_max is None
+        else frontier([fleet for fleet in fleets if fleet["wall_kw"] <= caps.power_kw_max])
+    )
+    data["fleets"] = fleets
+    data["candidates"] = [_candidate(search, trial) for trial in search.trials]
+    data["run_count"] = search.run_count
+    data["notes"] = _notes(search)
+    data["answer"] = _sentence(search, best)
+    return data
+
+
+def _within_caps(search: CapacitySearch, trial: Trial) -> bool:
+    caps = search.question.limits
+    kw_ok = caps.power_kw_max is None or search.wall_kw(trial) <= caps.power_kw_max
+    return kw_ok and (caps.usd_per_month_max is None or search.usd_per_month(trial) <= caps.usd_per_month_max)
+
+
+def _rank(search: CapacitySearch, trial: Trial) -> tuple[float, int, int]:
+    """By cost; of two that cost the same, the one that shares its hosts with other work."""
+    shared = dict(trial.candidate.key)["interference"] != "none"
+    return (
+        search.usd_per_month(trial),
+        -trial.candidate.free_threads(trial.replicas or 1) * shared,
+        trial.candidate.index,
+    )
+
+
+def _hardware(trial: Trial) -> tuple[Any, ...]:
+    """What a runner-up must differ in: what runs on what, whatever else is on the hosts."""
+    key = dict(trial.candidate.key)
+    return tuple(value for name, value in key.items() if name != "interference")
+
+
+def _room(trial: Trial, usd_max: float) -> bool:
+    """Whether one replica more is worth a look."""
+    more = (trial.replicas or 0) + 1
+    return more <= trial.candidate.replicas_max and trial.candidate.usd_per_month(more, 0.0) <= usd_max
+
+
+def _objective(objective: Objective) -> Data:
+    return {
+        "name": objective.name,
+        "says": objective.says,
+        "bound": objective.bound,
+        "unit": objective.unit,
+        "at_least": objective.at_least,
+    }
+
+
+# --- a fleet ---
+
+
+def _fleet(search: CapacitySearch, trial: Trial, replicas: int | None = None) -> Data:
+    count = replicas or trial.replicas or 1
+    candidate, runs = trial.candidate, trial.runs[count]
+    kw = search.wall_kw(trial, count)
+    met = sum(search.meets(figures) for figures in runs.values())
+    objectives = [_kept(objective, [runs[seed][objective.name] for seed in runs]) for objective in search.objectives]
+    return {
+        "key": dict(candidate.key),
+        "label": label(candidate),
+        "replicas": count,
+        "gpus": count * candidate.gpus,
+        "hosts": candidate.hosts(count),
+        "reserved_threads": candidate.reserved_threads(count),
+        "free_threads": candidate.free_threads(count),
+        "usd_per_month": rounded(candidate.usd_per_month(count, kw)),
+        "wall_kw": rounded(kw),
+        "objectives": objectives,
+        "runs": len(runs),
+        "runs_met": met,
+        "sure": met == len(runs) and all(one["sure"] for one in objectives),
+        "figures": {
+            name: estimate(mean_interval([one[name] for one in runs.values()]), [one[name] for one in runs.values()])
+            for name in FIGURES
+        },
+    }
+
+
+def _kept(objective: Objective, values: Sequence[float | None]) -> Data:
+    """By how much an objective is kept, over the seeds; `sure` if its confidence interval leaves the bound out."""
+    found = mean_interval(values)
+    if found is None:
+        return {"name": objective.name, "value": None, "margin": None, "sure": False}
+    edge = found.low if objective.at_least else found.high
+    return {
+        "name": objective.name,
+        "value": estimate(found, values),
+        "margin": rounded(objective.margin(found.estimate)),
+        "sure": edge is not None and objective.met(edge),
+    }
+
+
+def _runner_up(search: CapacitySearch, best: Trial, other: Trial) -> Data:
+    fleet = _fleet(search, other)
+    more = search.usd_per_month(other) - search.usd_per_month(best)
+    kw = search.wall_kw(other) - search.wall_kw(best)
+    gpus = fleet["gpus"] - (best.replicas or 1) * best.candidate.gpus
+    why = f"{_fleet_words(fleet)} costs {more:,.0f} USD a month more ({more / search.usd_per_month(best):+.1%})"
+    if gpus:
+        why += f", with {abs(gpus)} GPU{'s' if abs(gpus) != 1 else ''} {'more' if gpus > 0 else 'fewer'}"
+    else:
+        threads = fleet["reserved_threads"] - best.candidate.reserved_threads(best.replicas or 1)
+        why += ", with as many GPUs"
+        if threads:
+            why += f" and {abs(threads)} hardware threads {'more' if threads > 0 else 'fewer'} kept for it"
+    why += f", and draws {abs(kw):.2f} kW {'more' if kw > 0 else 'less'}"
+    less = (other.replicas or 1) - 1
+    worst = search.worst(other, less) if less else None
+    if worst is not None:
+        why += f"; one replica less of it misses: {worst[0].says} is {shown(*worst)}"
+    return {**fleet, "sentence": why + "."}
+
+
+# --- what binds ---
+
+
+def _binds(search: CapacitySearch, best: Trial) -> Data:
+    less = (best.replicas or 1) - 1
+    if not less:
+        return {
+            "resource": None,
+            "replicas": 0,
+            "sentence": "One replica is the least there is: nothing binds.",
+            "reliefs": [],
+        }
+    search.run_more([(best, less)])
+    worst = search.worst(best, less)
+    reliefs = relieve(search, best, less)
+    found = binding(reliefs)
+    assert worst is not None
+    sentence = f"With {less} replica{'s' if less > 1 else ''} {worst[0].says} is {shown(*worst)}"
+    sentence += _relief_words(found, reliefs, worst[0])
+    return {
+        "resource": found.resource if found else None,
+        "replicas": less,
+        "runs": len(best.runs[less]),
+        "runs_met": sum(search.meets(figures) for figures in best.runs[less].values()),
+        "objective": worst[0].name,
+        "worst": rounded(worst[1]),
+        "sentence": sentence,
+        "reliefs": [
+            {
+                "resource": one.resource,
+                "factor": rounded(one.factor),
+                "value": rounded(one.value),
+                "ratio": rounded(one.ratio),
+                "meets": one.meets,
+            }
+            for one in reliefs
+        ],
+    }
+
+
+def _relief_words(found: Relief | None, reliefs: Sequence[Relief], objective: Objective) -> str:
+    if found is None:
+        much = f"{reliefs[0].factor:.1f} times as much of any one" if reliefs else "more of any one"
+        return f". No resource binds alone: {much} changes little."
+    if found.resource == "slots":
+        return ". All slots of the ring are in use: they bind."
+    also = [RESOURCES[one.resource] for one in reliefs if one.meets and one is not found]
+    then = "would do" if found.meets else "helps most, and would not do"
+    more = f"{found.factor:.1f} times as much of it {then} ({shown(objective, found.value)})"
+    beside = f"; so would as much of {' or of '.join(also)}" if also else ""
+    return f". What binds is {RESOURCES[found.resource]}: {more}{beside}."
+
+
+# --- the frontier ---
+
+
+def _fleets(search: CapacitySearch, ranked: Sequence[Trial]) -> list[Data]:
+    """Every fleet that met the objectives with every seed: of each candidate the smallest, and one replica more."""
+    found = []
+    for trial in ranked:
+        assert trial.replicas is not None
+        counts = (trial.replicas, trial.replicas + 1)
+        found += [_fleet(search, trial, count) for count in counts if search.stands(trial, count)]
+    return found
+
+
+def frontier(fleets: Sequence[Data]) -> list[int]:
+    """Places of the fleets that no other beats in cost, power and all latencies at once, by cost."""
+    points = [_axes(fleet) for fleet in fleets]
+    kept = [
+        place
+        for place, point in enumerate(points)
+        if not any(_dominates(other, point) for i, other in enumerate(points) if i != place)
+    ]
+    return sorted(kept, key=lambda place: points[place])
+
+
+def _axes(fleet: Data) -> tuple[float, ...]:
+    latencies = [one for one in fleet["objectives"] if one["name"].endswith("_ms")]
+    values = [one["value"]["mean"] for one in latencies]
+    if not values:  # a goodput alone: the medians stand for the latency
+        values = [fleet["figures"][name]["mean"] for name in ("median_ttft_ms", "median_tpot_ms")]
+    return (fleet["usd_per_month"], fleet["wall_kw"], *values)
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True)) and one != other
+
+
+# --- the day ---
+
+
+def _day(traffic: Traffic, search: CapacitySearch, best: Trial) -> Data | None:
+    """What following the curve could save: replicas in proportion to the rate, an estimate that is not simulated."""
+    if traffic.curve is None:
+        return None
+    peak, count = max(rate for _, rate in traffic.curve), best.replicas or 1
+    hours = [_rate_at(traffic.curve, hour + 0.5) for hour in range(int(HOURS_A_DAY))]
+    wanted = [max(1, -(-count * rate // peak)) for rate in hours]
+    share = sum(wanted) / (count * len(wanted))
+    return {
+        "replicas_by_hour": [int(one) for one in wanted],
+        "mean_over_peak": rounded(sum(hours) / len(hours) / peak),
+        "saved_share": rounded(1 - share),
+        "sentence": f"Sized for the busiest hour. Replicas in proportion to the rate of each hour would be "
+        f"{1 - share:.0%} fewer replica-hours: an estimate, not simulated; [fleet.autoscale] simulates it.",
+    }
+
+
+def _rate_at(curve: Sequence[tuple[float, float]], hour: float) -> float:
+    """On the straight line between two points; between the last and the first over midnight."""
+    around = [*curve, (curve[0][0] + HOURS_A_DAY, curve[0][1])]
+    hour = hour if hour >= curve[0][0] else hour + HOURS_A_DAY
+    for (start, low), (end, high) in itertools.pairwise(around):
+        if start <= hour <= end:
+            return low + (high - low) * (hour - start) / (end - start)
+    return curve[-1][1]
+
+
+# --- words ---
+
+
+def _candidate(search: CapacitySearch, trial: Trial) -> Data:
+    state = trial.out_kind or ("stands" if trial.replicas is not None else "open")
+    return {
+        "key": dict(trial.candidate.key),
+        "label": label(trial.candidate),
+        "state": state,
+        "replicas": trial.replicas,
+        "replicas_bound": trial.bound.replicas if trial.bound else None,
+        "bound": trial.bound.sentence if trial.bound else None,
+        "ttft_floor_ms": _rounded(trial.bound.ttft_floor_ms) if trial.bound else None,
+        "tpot_floor_ms": _rounded(trial.bound.tpot_floor_ms) if trial.bound else None,
+        "why": trial.out,
+        "usd_per_month": rounded(search.usd_per_month(trial)) if trial.replicas else None,
+        "tried": {str(count): _tried(search, runs) for count, runs in sorted(trial.runs.items())},
+    }
+
+
+def _tried(search: CapacitySearch, runs: dict[int, Data]) -> Data:
+    return {"runs": len(runs), "met": sum(search.meets(figures) for figures in runs.values())}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else rounded(value)
+
+
+def _fleet_words(fleet: Data) -> str:
+    count = fleet["replicas"]
+    return f"{count} replica{'s' if count > 1 else ''} of {fleet['label']}"
+
+
+def _sentence(search: CapacitySearch, best: Trial | None) -> str:
+    if best is None:
+        return _impossible(search)
+    fleet = _fleet(search, best)
+    kept = ", ".join(
+        f"{objective.says} {one['value']['mean']:.1f} {objective.unit} of {objective.bound:g}"
+        if objective.unit
+        else f"{objective.says} {one['value']['mean']:.1%} (asked {objective.bound:.1%})"
+        for objective, one in zip(search.objectives, fleet["objectives"], strict=True)
+    )
+    hosts = fleet["hosts"]
+    text = (
+        f"{_fleet_words(fleet)}: {fleet['gpus']} GPU{'s' if fleet['gpus'] > 1 else ''} in {hosts} "
+        f"host{'s' if hosts > 1 else ''}, {fleet['usd_per_month']:,.0f} USD a month, "
+        f"{fleet['wall_kw']:.2f} kW; {kept}. "
+        f"{fleet['runs_met']} of {fleet['runs']} runs meet it"
+    )
+    less = (best.replicas or 1) - 1
+    if less and less in best.runs:
+        met = sum(search.meets(figures) for figures in best.runs[less].values())
+        text += f", with one replica less {met} of {len(best.runs[less])}"
+    elif less:
+        text += ", one replica less cannot, by the bound on GPU time"
+    sure = "no 95 % interval reaches its bound" if fleet["sure"] else "an interval over the seeds reaches its bound"
+    return f"{text}; {sure}."
+
+
+def _impossible(search: CapacitySearch) -> str:
+    """Why nothing does it, in a sentence: the reason of the candidate that comes nearest."""
+    question = search.question
+    near = max(search.trials, key=lambda trial: (_nearness(trial), -trial.candidate.index))
+    count = len(search.trials)
+    of = f"none of {count} candidates" if count > 1 else "the candidate does not"
+    verb = " does" if count > 1 else ""
+    why = near.out or _over_caps(search, near)
+    return f"{question.name} cannot be done: {of}{verb}. The nearest, {label(near.candidate)}: {why}."
+
+
+def _over_caps(search: CapacitySearch, trial: Trial) -> str:
+    caps = search.question.limits
+    kw, usd = search.wall_kw(trial), search.usd_per_month(trial)
+    if caps.power_kw_max is not None and kw > caps.power_kw_max:
+        return f"needs {trial.replicas} replicas, which draw {kw:.2f} kW: the cap is {caps.power_kw_max:g} kW"
+    return f"needs {trial.replicas} replicas, {usd:,.0f} USD a month: the cap is {caps.usd_per_month_max or 0:,.0f}"
+
+
+def _nearness(trial: Trial) -> int:
+    """Fleets over a cap come nearer than those that miss an objective, these than what cannot run."""
+    if trial.replicas is not None:
+        return 3
+    if trial.out_kind in ("cost", "power"):
+        return 2
+    return 1 if trial.bound is not None else 0
+
+
+def _notes(search: CapacitySearch) -> list[str]:
+    """What a reader must know of the runs, once each."""
+    said: dict[str, None] = {}
+    for trial in search.standing():
+        for figures in trial.runs.get(trial.replicas or 1, {}).values():
+            said.update(dict.fromkeys(note for note in figures["notes"] if not note.startswith("stopped")))
+    return list(said)
