@@ -118,7 +118,7 @@ def _ratios(
     if base is None or base == key:
         return None
     over, under = _values(by_key, key, seeds), _values(by_key, base, seeds)
-    return {name: _ratio(ratio_interval(over[name], under[name])) for name in FIGURES}
+    return {name: ratio(ratio_interval(over[name], under[name])) for name in FIGURES}
 
 
 def _replaced(key: Key, name: str, value: Any) -> Key | None:
@@ -135,7 +135,7 @@ def estimate(found: Interval | None, values: Sequence[float | None]) -> dict[str
     return {"mean": rounded(found.estimate), **_bounds(found), "values": list(values)}
 
 
-def _ratio(found: Interval | None) -> dict[str, Any] | None:
+def ratio(found: Interval | None) -> dict[str, Any] | None:
     if found is None:
         return None
     includes = found.includes(1.0)

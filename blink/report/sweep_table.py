@@ -10,6 +10,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from blink.report.comparison_plot import NAMES
 from blink.report.comparison_sections import milliseconds, number, percent, ratio
 from blink.report.sweep_words import named
 
@@ -73,6 +74,7 @@ def setting(data: Data) -> str:
     return ", ".join((*bound, *shared, span))
 
 
+UNSURE = " Ratios are paired by seed; ~: the seeds do not show a difference."
 SHOWN = ("model", "gpu", "system", "rate")
 
 
@@ -86,19 +88,21 @@ def legend(data: Data) -> str:
     return (
         f"{over} Served: tokens delivered over tokens asked for, in the time in which requests are sent less its first "
         f"quarter. Serviceable: at least {data['serviceable_share']:.0%} served. Saturation: where the line of the "
-        "offered load meets the plateau."
+        f"offered load meets the plateau.{UNSURE if first_label(data) else ''}"
     )
 
 
 def _loads(data: Data) -> RenderableType:
-    table = _grid("", "saturation", "serviceable", "plateau tok/s", "headroom", "")
+    first = first_label(data)
+    ratios = [f"over {first}"] if first else []
+    table = _grid("", "saturation", *ratios, "serviceable", "plateau tok/s", "headroom", "")
     for curve in data["curves"]:
         load = curve["load"]
         if load is None:
             continue
         state = curve["verdict"]["state"]
         table.add_row(
-            curve["label"], saturation(load), _plain(load["serviceable_rate"]),
+            curve["label"], saturation(load), *([over_first(curve)] if first else []), _plain(load["serviceable_rate"]),
             _mean(load["plateau_tokens_per_s"], number), headroom(curve["verdict"]),
             Text(state, style=STYLES.get(state, "")),
         )  # fmt: skip
@@ -112,6 +116,18 @@ def saturation(load: Data) -> str:
         top = load["serviceable_rate"]
         return "-" if top is None else f"> {top:g}"
     return f"{number(end['mean'])}{half(end)}"
+
+
+def first_label(data: Data) -> str:
+    """The system that others are held against; empty if there is one alone."""
+    systems = data["axes"].get("system", ())
+    return NAMES.get(systems[0], systems[0]) if len(systems) > 1 else ""
+
+
+def over_first(curve: Data) -> str:
+    """Its saturation point over that of the first system; ~ if the seeds do not show a difference."""
+    found = curve.get("over_first")
+    return "" if found is None else f"{found['ratio']:.3f}{'~' if found['significant'] is False else ''}"
 
 
 def half(estimate: Data) -> str:

@@ -216,6 +216,20 @@ def test_the_answer_names_who_bears_most() -> None:
     )
 
 
+def test_systems_are_held_against_the_first_seed_by_seed() -> None:
+    question = Question(with_rate(TINY, 6.0), Grid.of({"system": ["blink", "vllm"]}, RATES, 3))
+    rows = [
+        {"system": system, **made_up(rate, seed, capacity)}
+        for system, capacity in (("blink", 5.0), ("vllm", 10.0))
+        for rate in RATES
+        for seed in (1, 2, 3)
+    ]
+    first, second = answered(question, Made(rows, len(rows), 0))["curves"]
+    assert first["over_first"] is None
+    assert second["over_first"]["ratio"] == pytest.approx(2.0, rel=1e-6)
+    assert second["over_first"]["significant"] is True  # each seed alone says it, however far the seeds lie apart
+
+
 def test_the_results_file_is_the_same_in_whichever_order_points_end(tmp_path: Path) -> None:
     rows = [made_up(rate, 1, 10.0) for rate in RATES]
     digests = [row["digest"] for row in rows]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from blink.plan.interval import CONFIDENCE
+from blink.plan.comparison import ratio
+from blink.plan.interval import CONFIDENCE, ratio_interval
 from blink.plan.sweep.curve import curve
 from blink.plan.sweep.question import Question
 from blink.plan.sweep.row import SUMMARY, Row
@@ -29,6 +30,7 @@ def answered(question: Question, made: Made) -> Data:
         found = {"key": key, "label": label(key, axes, scenario.system.kind), **curve(question, rows)}
         found["verdict"]["sentence"] = told(found)
         curves.append(found)
+    _over_first(curves, axes)
     definition = question.definition()
     data: Data = {
         "version": definition["version"],
@@ -47,6 +49,24 @@ def answered(question: Question, made: Made) -> Data:
         "curves": curves,
     }
     return {**data, "answer": answer(data)}
+
+
+def _over_first(curves: Sequence[Data], axes: Mapping[str, Sequence[Any]]) -> None:
+    """Each saturation point over that of the first system under the same condition, paired by seed.
+
+    Seeds send the same requests to all systems, so that a ratio is known better than either of its rates.
+    """
+    first = axes["system"][0] if len(axes.get("system", ())) > 1 else None
+    by_key = {tuple(one["key"].items()): one for one in curves}
+    for one in curves:
+        base = (
+            by_key[tuple((name, first if name == "system" else value) for name, value in one["key"].items())]
+            if first
+            else one
+        )
+        both = [(other["load"] or {}).get("saturation_rate") for other in (one, base)]
+        paired = one is not base and all(both) and len(both[0]["values"]) == len(both[1]["values"])
+        one["over_first"] = ratio(ratio_interval(both[0]["values"], both[1]["values"])) if paired else None
 
 
 WINDOW_REQUESTS_MIN = 100

@@ -13,7 +13,7 @@ from blink.report.html.chart import PURPLE, inline_svg, variable
 from blink.report.html.page import Page, Section, badge, charts, details, items, legend, note, pre, table
 from blink.report.plot import BLUE, GREEN, MUTED, ORANGE, RED, named, plain_log
 from blink.report.sweep_folder import read_sweep
-from blink.report.sweep_table import headroom, objective, rate_within, saturation, setting
+from blink.report.sweep_table import first_label, headroom, objective, over_first, rate_within, saturation, setting
 from blink.report.sweep_table import legend as how_measured
 
 Data = dict[str, Any]
@@ -100,17 +100,19 @@ def _warnings(data: Data) -> list[str]:
 
 def _loads(data: Data) -> Section | None:
     """The table for the eye, and the verdicts as sentences, which a phone can show."""
-    rows = []
+    rows, first = [], first_label(data)
     for curve in data["curves"]:
         load, state = curve["load"], badge(curve["verdict"]["state"])
         if load is None:
-            rows.append([escape(curve["label"]), state, "", "", "", ""])
+            rows.append([escape(curve["label"]), state, "", "", "", *([""] if first else []), ""])
             continue
         kept = "" if load["plateau_kept"] is None else f"{load['plateau_kept']:.0%}"
         plateau = "" if load["plateau_tokens_per_s"] is None else number(load["plateau_tokens_per_s"]["mean"])
         end = escape(saturation(load))
-        rows.append([escape(curve["label"]), state, end, _rate(load["serviceable_rate"]), plateau, kept])
-    headings = ("", "", "saturation /s", "serviceable /s", "plateau tok/s", "of it kept at the top")
+        over = [escape(over_first(curve))] if first else []
+        rows.append([escape(curve["label"]), state, end, *over, _rate(load["serviceable_rate"]), plateau, kept])
+    ratios = [f"over {first}"] if first else []
+    headings = ("", "", "saturation /s", *ratios, "serviceable /s", "plateau tok/s", "of it kept at the top")
     said = [f"{curve['label']}: {curve['verdict']['sentence']}" for curve in data["curves"]]
     return Section("Load before saturation", table(headings, rows) + items(said)) if rows else None
 
