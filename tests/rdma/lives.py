@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +76,6 @@ class Lives:
         ring.drain_gap_ns = 0
         recover, epoch = attachment.hello.life > 0, ring.header_epoch
         if recover:
-            from dataclasses import replace
-
             ring.settings = replace(ring.settings, frontend_epoch=epoch + 1)
         setup = Setup(Path(), ring.settings, self._start_ns, 512, 64, 1_000_000_000, seed=1, recover=recover)
         frontend = Told(setup, ring, Ear(self._recorder), self._recorder)
@@ -97,6 +100,16 @@ class Lives:
         self.frontend.post()
         self.frontend.poll()
         self.drain()
+
+    @contextmanager
+    def paused_scheduler(self) -> Iterator[None]:
+        """The scheduler does nothing for a while."""
+        pid = self._far.say("scheduler")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def drain(self) -> None:
         """The scheduler's records up to now."""

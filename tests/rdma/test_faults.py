@@ -43,8 +43,7 @@ SLACK_S = 3.0
 """What a machine under emulation may add to a bound."""
 SLOW = scenario_of(limits={"batch_max": 2, "prefill_batch_max": 1, "output_capacity_tokens": 16})
 """Two at a time: most of forty requests wait in the ring."""
-TIME_SCALE = 10.0
-"""Forty requests take several seconds."""
+TIME_SCALE = 1.0
 
 
 @pytest.fixture
@@ -69,27 +68,30 @@ def fails_within(kind: type[Exception] | tuple[type[Exception], ...], action: An
 
 
 def test_restarted_frontends_leak_nothing_and_repeat_nothing_and_the_fence_holds(lives: Lives) -> None:
-    fenced, files = 0, []
-    for life in range(4):
+    files = []
+    for _ in range(2):
         lives.begin()
-        sent = lives.send(40 if life < 3 else 10)
-        for _ in range(3):
-            lives.turn()
-        if life < 3:
-            fenced += sum(request.outcome is Outcome.UNFINISHED for request in sent)
+        lives.send(20)
+        lives.turn()  # some of these are served
+        with lives.paused_scheduler():
+            lives.send(20)
+            lives.frontend.post()  # these wait in the ring
             lives.crash()
             gc.collect()
             files.append(len(list(Path("/proc/self/fd").iterdir())))
+            lives.begin()  # the epoch is in the ring before the scheduler goes on
+        lives.crash()
+    lives.begin()
+    sent = lives.send(10)
     lives.finish()
     assert lives.outcomes(sent) == {Outcome.COMPLETED}
     assert lives.all_is_free()
-    assert fenced > 60
     assert len(set(files)) == 1
     assert lives.frontend.counters.wrong_tokens == 0
     verdict = lives.verdict()
     assert (verdict.code, verdict.violations) == (0, ())
-    assert verdict.coverage["statuses"]["fenced"] > 0
-    assert verdict.coverage["system"]["frontend restart"] == 3
+    assert verdict.coverage["statuses"]["fenced"] >= 40
+    assert verdict.coverage["system"]["frontend restart"] == 4
     assert lives.ring is not None
     lives.ring.close()
 
@@ -166,7 +168,7 @@ def test_the_mutant_that_leaves_the_old_connection_alive_is_caught(tmp_path: Pat
     lives.finish()
     verdict = lives.verdict()
     assert verdict.code == 2
-    assert verdict.violations[0].invariant == "I1", verdict.violations
+    assert "I9" in {violation.invariant for violation in verdict.violations}, verdict.violations
     old.close()
     assert lives.ring is not None
     lives.ring.close()

@@ -16,7 +16,7 @@ DIED = 125
 """Exit code of a guest that ended without saying how its command did."""
 _HERE = Path(__file__).parent
 _CPU = "max,-erms,-fsrm,-avx,-avx2,-fma,-f16c"
-"""Without the first two the kernel copies by 8-byte words (rep movsq): an adapter moves aligned words whole, as it must.
+"""Without the first two the kernel copies by 8-byte words (rep movsq): an adapter moves aligned words whole, too.
 The others are emulated wrongly by qemu 7.2: numpy then sorts into a wrong order, or crashes."""
 
 
