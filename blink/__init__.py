@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blink.api import Curve, InputError, Run, Scenario, Sweep, load, run, sweep
+    from blink.api import Curve, Fleet, InputError, Plan, Run, Scenario, Sweep, load, plan, run, sweep
 
 __version__ = "0.1.0"
-__all__ = ["Curve", "InputError", "Run", "Scenario", "Sweep", "__version__", "load", "run", "sweep"]
+__all__ = [
+    "Curve",
+    "Fleet",
+    "InputError",
+    "Plan",
+    "Run",
+    "Scenario",
+    "Sweep",
+    "__version__",
+    "load",
+    "plan",
+    "run",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

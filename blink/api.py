@@ -1,4 +1,4 @@
-"""The Python interface: `blink.run(scenario)` and `blink.sweep(scenario, ...)`, with typed results.
+"""The Python interface: `blink.run(scenario)`, `blink.sweep(scenario, ...)` and `blink.plan(question)`, typed.
 
 A scenario is the path of a TOML file, plain data of that form, or a `Scenario`. Wrong input raises InputError, a
 ValueError, with one line. Work in several processes starts each with a fresh interpreter, which imports the calling
@@ -26,7 +26,7 @@ from blink.plan.sweep.row import Row
 
 ScenarioLike = Scenario | Mapping[str, Any] | str | Path
 
-__all__ = ["Curve", "InputError", "Run", "Scenario", "Sweep", "load", "run", "sweep"]
+__all__ = ["Curve", "Fleet", "InputError", "Plan", "Run", "Scenario", "Sweep", "load", "plan", "run", "sweep"]
 
 
 class Frame:
@@ -114,6 +114,57 @@ class Sweep(Frame):
         return to_table(self.rows, {})
 
 
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A fleet that meets the objectives of a question. `sure`: no confidence interval reaches its bound."""
+
+    label: str
+    key: Mapping[str, Any]
+    replicas: int
+    gpus: int
+    hosts: int
+    reserved_threads: int
+    usd_per_month: float
+    wall_kw: float
+    margins: Mapping[str, float]
+    sure: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Plan(Frame):
+    """The answer of a question: `data` is what `blink plan` keeps as plan.json."""
+
+    data: Mapping[str, Any]
+
+    @property
+    def answer(self) -> str:
+        """The answer in a sentence, also where it cannot be done."""
+        return str(self.data["answer"])
+
+    @cached_property
+    def best(self) -> Fleet | None:
+        """The cheapest fleet; None if no candidate does it."""
+        return None if self.data["best"] is None else _fleet(self.data["best"])
+
+    @cached_property
+    def runner_up(self) -> Fleet | None:
+        """The next one, of another kind."""
+        return None if self.data["runner_up"] is None else _fleet(self.data["runner_up"])
+
+    @cached_property
+    def frontier(self) -> list[Fleet]:
+        """The fleets that no other beats in cost, power and latency at once, by cost."""
+        return [_fleet(self.data["fleets"][place]) for place in self.data["frontier"]]
+
+    def to_arrow(self) -> Any:
+        """One row a candidate: its key, how it ended, the bound, the replicas, the cost, why it is out."""
+        import pyarrow as pa
+
+        names = ("state", "replicas_bound", "replicas", "usd_per_month", "ttft_floor_ms", "tpot_floor_ms", "why")
+        rows = [{**one["key"], **{name: one[name] for name in names}} for one in self.data["candidates"]]
+        return pa.Table.from_pylist(rows)
+
+
 def load(scenario: ScenarioLike, overrides: Sequence[str] = ()) -> Scenario:
     """A scenario, checked; each override is `table.key=value`, as `--set` takes it."""
     if isinstance(scenario, Scenario):
@@ -183,6 +234,39 @@ def sweep(
     if folder:
         folder.write(question, data)
     return Sweep(data, made.rows)
+
+
+def plan(
+    question: Mapping[str, Any] | str | Path,
+    *,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+) -> Plan:
+    """Answer a question of capacity: what `blink plan` does. The question is the path of a TOML file, or plain data."""
+    from blink.plan.capacity.question import load_question, parse_question
+    from blink.plan.capacity.run import plan as answer
+    from blink.report.plan_folder import write_plan
+    from blink.report.progress import note_line
+    from blink.report.rundir import RunDir
+
+    asked = parse_question(dict(question), "question") if isinstance(question, Mapping) else load_question(question)
+    folder = RunDir.prepare(out) if out is not None else None
+    try:
+        with note_line(asked.name, "runs", progress) as line:
+            data = answer(asked, workers=workers, progress=line)
+        if folder:
+            write_plan(folder, data)
+    finally:
+        if folder:
+            folder.discard()
+    return Plan(data)
+
+
+def _fleet(found: Mapping[str, Any]) -> Fleet:
+    names = ("label", "key", "replicas", "gpus", "hosts", "reserved_threads", "usd_per_month", "wall_kw", "sure")
+    margins = {one["name"]: one["margin"] for one in found["objectives"]}
+    return Fleet(**{name: found[name] for name in names}, margins=margins)
 
 
 def _curve(found: Mapping[str, Any]) -> Curve:

@@ -14,6 +14,7 @@ STATES = {
     "open": "not tried",
 }
 RESOURCES = {
+    "nothing": "nothing more",
     "compute": "compute",
     "bandwidth": "memory bandwidth",
     "kv": "KV memory",
@@ -87,14 +88,10 @@ def relief_rows(data: Data) -> list[list[str]]:
     rows = []
     for one in binds["reliefs"]:
         value = f"{one['value']:,.1f}" if objective and objective["unit"] else f"{one['value']:.1%}"
-        rows.append(
-            [
-                RESOURCES[one["resource"]],
-                f"{one['factor']:.2g} x",
-                value,
-                "would do" if one["meets"] else "would not do",
-            ]
-        )
+        given = one["factor"] > 1
+        verdict = "would do" if one["meets"] else "would not do"
+        much = f"{one['factor']:.2g} x" if given else ""
+        rows.append([RESOURCES[one["resource"]], much, value, verdict if given else ""])
     return rows
 
 

@@ -180,7 +180,8 @@ def _binds(search: CapacitySearch, best: Trial) -> Data:
     reliefs = relieve(search, best, less)
     found = binding(reliefs)
     assert worst is not None
-    sentence = f"With {less} replica{'s' if less > 1 else ''} {worst[0].says} is {shown(*worst)}"
+    figure = reliefs[0].value if reliefs else worst[1]
+    sentence = f"With {less} replica{'s' if less > 1 else ''} {worst[0].says} is {shown(worst[0], figure)}"
     sentence += _relief_words(found, reliefs, worst[0])
     return {
         "resource": found.resource if found else None,
@@ -188,7 +189,7 @@ def _binds(search: CapacitySearch, best: Trial) -> Data:
         "runs": len(best.runs[less]),
         "runs_met": sum(search.meets(figures) for figures in best.runs[less].values()),
         "objective": worst[0].name,
-        "worst": rounded(worst[1]),
+        "worst": rounded(figure),
         "sentence": sentence,
         "reliefs": [
             {
@@ -205,7 +206,7 @@ def _binds(search: CapacitySearch, best: Trial) -> Data:
 
 def _relief_words(found: Relief | None, reliefs: Sequence[Relief], objective: Objective) -> str:
     if found is None:
-        much = f"{reliefs[0].factor:.1f} times as much of any one" if reliefs else "more of any one"
+        much = f"{reliefs[-1].factor:.1f} times as much of any one" if reliefs else "more of any one"
         return f". No resource binds alone: {much} changes little."
     if found.resource == "slots":
         return ". All slots of the ring are in use: they bind."

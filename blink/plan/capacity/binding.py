@@ -25,6 +25,8 @@ from blink.plan.capacity.search import CapacitySearch, Trial
 
 MORE_MIN = 1.3
 """How much more of a resource is given at least, as a factor."""
+NOTHING = "nothing"
+"""The fleet as it is, to the end of its run."""
 HELPS = 0.9
 """To which share of itself the worst figure must fall for a resource to be named."""
 RESOURCES = {
@@ -53,14 +55,14 @@ class Relief:
 
 
 def relieve(search: CapacitySearch, trial: Trial, replicas: int) -> list[Relief]:
-    """Each resource's effect on a fleet of so many replicas that misses its objectives, in the order of RESOURCES."""
+    """A fleet of so many replicas, which misses its objectives, as it is and with more of each resource."""
     seed = search.seeds[0]
     found = search.worst(trial, replicas)
     if found is None:
         return []
     objective, factor = found[0], max(MORE_MIN, 1.1 * (replicas + 1) / replicas)
     with _relieved(trial.candidate.fleet(replicas, seed), factor) as changed:
-        scenarios = [("nothing", trial.candidate.fleet(replicas, seed)), *changed]
+        scenarios = [(NOTHING, trial.candidate.fleet(replicas, seed)), *changed]
         points = [
             CapacityPoint(
                 (*trial.candidate.key, ("relief", name), ("seed", seed)), scenario, search.question.slo, whole=True
@@ -69,7 +71,7 @@ def relieve(search: CapacitySearch, trial: Trial, replicas: int) -> list[Relief]
         ]
         before, *results = search.run_all(points)
     base = before[objective.name]
-    reliefs = []
+    reliefs = [Relief(NOTHING, 1.0, base, 1.0, False)] if base is not None else []
     for (name, _), figures in zip(changed, results, strict=True):
         value = figures[objective.name]
         if value is not None and base is not None and objective.badness(base) > 0:
@@ -82,7 +84,11 @@ def relieve(search: CapacitySearch, trial: Trial, replicas: int) -> list[Relief]
 
 def binding(reliefs: list[Relief]) -> Relief | None:
     """The one that helps most; None if none helps."""
-    best = min(reliefs, key=lambda relief: (not relief.meets, relief.ratio), default=None)
+    best = min(
+        (one for one in reliefs if one.resource != NOTHING),
+        key=lambda relief: (not relief.meets, relief.ratio),
+        default=None,
+    )
     return best if best is not None and (best.meets or best.ratio <= HELPS) else None
 
 

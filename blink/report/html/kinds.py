@@ -27,6 +27,7 @@ class Kind:
 
 KINDS = (
     Kind("sweep", "sweep.json", "blink.report.html.sweep_page"),
+    Kind("plan", "plan.json", "blink.report.html.plan_page"),
     Kind("run", "summary.json", "blink.report.html.run_page"),
 )
 
@@ -34,7 +35,7 @@ KINDS = (
 def page_of(folder: Path) -> Page:
     """The report of a folder that some command kept. Raises InputError for another folder."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; allowed: what blink run, sweep --out made")
+        raise InputError(f"{folder}: no such folder; allowed: what blink run, sweep or plan --out made")
     for kind in KINDS:
         if (folder / kind.marker).is_file():
             return kind.page(folder)

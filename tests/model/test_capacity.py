@@ -1,0 +1,170 @@
+"""Capacity: the answer meets its objectives, one replica less does not; what cannot be done is said in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blink.common.errors import InputError
+from blink.plan.capacity.answer import frontier
+from blink.plan.capacity.bound import bound_of, load_of
+from blink.plan.capacity.candidate import candidates_of
+from blink.plan.capacity.question import Question, load_question, parse_question
+from blink.plan.capacity.run import plan
+from blink.plan.capacity.search import CapacitySearch
+from blink.plan.variant import with_rate
+from blink.sim.run import simulate
+from blink.workload.build import build_load
+from tests.shared import ROOT
+
+PLANS = sorted((ROOT / "scenarios" / "plans").glob("*.toml"))
+
+
+def question(**more: Any) -> Question:
+    """Llama 3 8B on an H100 for a load that takes a few of them, in a short window."""
+    document: dict[str, Any] = {
+        "name": "test",
+        "scenario": str(ROOT / "scenarios" / "llama3-8b-h100.toml"),
+        "traffic": {"rate": 30.0, "window_s": 20.0},
+        "slo": {"p99_ttft_ms": 400.0, "p99_tpot_ms": 20.0},
+        "limits": {"gpus_max": 16},
+        "search": {"seeds": 2},
+    }
+    return parse_question({**document, **more}, "test")
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_one_gpu_less_than_the_answer_of_a_shipped_question_misses_its_objectives(path: Path) -> None:
+    """The questions as they are shipped, but in a short window, with two seeds and their first system alone."""
+    asked = load_question(path)
+    assert asked.candidates.systems
+    asked = asked.model_copy(
+        update={
+            "traffic": asked.traffic.model_copy(update={"window_s": 20.0}),
+            "candidates": asked.candidates.model_copy(update={"systems": asked.candidates.systems[:1]}),
+            "search": asked.search.model_copy(update={"seeds": 2}),
+        }
+    )
+    answer = plan(asked, workers=1)
+    best = answer["best"]
+    assert best["runs"] == best["runs_met"] == 2
+    assert answer["runner_up"]["sentence"]
+    # One GPU less is one replica less: of a group that shares each layer none can be left out.
+    if best["replicas"] > 1:
+        assert answer["binds"]["runs"] == 2
+        assert answer["binds"]["runs_met"] < 2
+        assert f"With {best['replicas'] - 1} replica" in answer["binds"]["sentence"]
+    for place in answer["frontier"]:
+        assert answer["fleets"][place]["runs_met"] == 2
+
+
+def test_the_answer_is_the_same_for_any_number_of_workers() -> None:
+    asked = question(candidates={"systems": ["blink", "vllm"]})
+    one, two = plan(asked, workers=1), plan(asked, workers=2)
+    assert one == two
+    assert one["best"]["replicas"] >= 2
+    assert one["best"]["usd_per_month"] <= one["runner_up"]["usd_per_month"]
+
+
+def test_no_fleet_below_the_bound_meets_the_objectives() -> None:
+    """The bound is proven, and here it is also tried: with one replica less than it says, every seed misses."""
+    asked = question(traffic={"rate": 60.0, "window_s": 20.0})
+    candidate = candidates_of(asked)[0]
+    bound = bound_of(candidate, asked.slo, (1, 2))
+    assert bound.replicas >= 2
+    search = CapacitySearch(asked, [candidate], None)
+    for seed in (1, 2):
+        figures = search.run_all([search.point(candidate, bound.replicas - 1, seed)])[0]
+        assert not search.meets(figures)
+
+
+@pytest.mark.parametrize("kind", ["blink", "cpu-resident", "vllm", "sglang", "trtllm"])
+def test_every_request_takes_at_least_its_floor(kind: str) -> None:
+    """A light load: TTFT and TPOT come near the floors, and never below them."""
+    from blink.plan.capacity.bound import _floors, least_times
+
+    asked = question(candidates={"systems": [kind]})
+    scenario = with_rate(candidates_of(asked)[0].fleet(1, 3), 2.0)
+    times, load = least_times(scenario), load_of(scenario)
+    ttft, tpot = _floors(times.step, load)
+    result = simulate(*build_load(scenario))
+    rows = {name: column[-len(ttft) :] for name, column in result.requests.items()}
+    assert np.array_equal(rows["prompt_tokens"], load.prompts)
+    assert np.all(rows["ttft_ns"] >= ttft)
+    more = rows["output_tokens"] > 1
+    found = (rows["last_token_ns"] - rows["first_token_ns"])[more] / (rows["output_tokens"][more] - 1)
+    # Reading and delivery move a token by at most a poll.
+    assert np.all(found >= tpot[more] * 0.999 - 50_000)
+    assert float(np.median(rows["ttft_ns"] / ttft)) < 2.5
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"traffic": {"rate": 4000.0, "window_s": 10.0}}, r"at least \d+ replicas.*limits.gpus_max leaves 16"),
+        ({"slo": {"p99_ttft_ms": 5.0}}, "P99 TTFT of 5 ms is below the physical floor of .* bound by compute"),
+        ({"slo": {"p99_tpot_ms": 2.0}}, "P99 TPOT of 2 ms is below the physical floor of .* bound by memory bandwidth"),
+        (
+            {"slo": {"goodput": {"share": 0.99, "ttft_ms": 20.0}}},
+            "goodput of 99.0% is above what is physically possible",
+        ),
+        ({"candidates": {"models": ["llama-3-70b"]}}, "does not fit by .* GiB.*the largest part is weights"),
+        ({"limits": {"power_kw_max": 0.5}}, "draw .* kW even idle: the cap is 0.5 kW"),
+        ({"limits": {"usd_per_month_max": 100.0}}, "USD a month: the cap is 100"),
+    ],
+)
+def test_what_cannot_be_done_is_a_sentence_with_what_binds(more: dict[str, Any], says: str) -> None:
+    import re
+
+    answer = plan(question(**more), workers=1)
+    assert answer["best"] is None
+    assert answer["run_count"] == 0, "bounds alone say so"
+    assert answer["answer"].startswith("test cannot be done: the candidate does not. The nearest, blink, ")
+    assert re.search(says, answer["answer"]), answer["answer"]
+
+
+def test_a_rate_that_only_simulation_refuses_is_refused_too() -> None:
+    answer = plan(question(limits={"gpus_max": 2}), workers=1)
+    assert answer["best"] is None
+    assert "misses the objectives with 2 GPUs, all that limits.gpus_max leaves: P99 TTFT is" in answer["answer"]
+    assert answer["run_count"] > 0
+
+
+def test_of_the_frontier_no_fleet_is_beaten_in_everything() -> None:
+    def fleet(usd: float, kw: float, ttft: float) -> dict[str, Any]:
+        return {
+            "usd_per_month": usd,
+            "wall_kw": kw,
+            "objectives": [{"name": "p99_ttft_ms", "value": {"mean": ttft}}],
+        }
+
+    fleets = [fleet(3, 1, 9), fleet(1, 2, 5), fleet(2, 2, 6), fleet(2, 1, 5)]
+    assert frontier(fleets) == [1, 3]
+
+
+def test_a_curve_over_the_day_is_carried_at_its_grown_peak() -> None:
+    asked = question(traffic={"curve": [[2, 4.0], [14, 10.0]], "growth_per_month": 0.1, "months": 12, "window_s": 10.0})
+    assert asked.traffic.peak_rate == pytest.approx(10 * 1.1**12)
+    assert candidates_of(asked)[0].scenario.workload.arrivals.rate == asked.traffic.peak_rate  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"traffic": {}}, "traffic.rate: is missing: give rate, curve or trace"),
+        ({"traffic": {"rate": 1.0, "trace": "x"}}, "rate is given too"),
+        ({"traffic": {"curve": [[5, 1.0], [3, 1.0]]}}, "the hours must rise"),
+        ({"slo": {}}, "slo.p99_ttft_ms: is missing"),
+        ({"slo": {"p99_ttft": 5}}, "did you mean p99_ttft_ms"),
+        ({"candidates": {"systems": ["llama.cpp"]}}, "'llama.cpp' is not known; allowed: blink"),
+        ({"candidates": {"gpus": ["h100"]}}, "'h100' is not allowed; allowed: a100-80gb"),
+        ({"candidates": {"prices": {"h200": "x"}}}, "not among candidates.gpus"),
+        ({"limits": {"gpus_max": 0}}, "limits.gpus_max = 0: must be a whole number between 1"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_is_refused_in_a_line(table: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        candidates_of(question(**table))
