@@ -15,14 +15,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import mean, median, quantiles
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.open_loop import play, undisturbed
 from benchmarks.scale import scaled
+from blink.common.config import load_scenario
+from blink.common.metrics import tpot_ns
+from blink.sim.run import simulate
+from blink.workload.build import build_load
 from tests.hw.native_help import needs_compiler
-from tests.serve.running import running
+from tests.serve.running import Server, running
 from tests.shared import ROOT
 
 pytest.importorskip("uvicorn", reason="needs the extra [serve]")
@@ -173,3 +178,38 @@ def test_latency_inside_the_server_on_the_native_ring(benchmark: BenchmarkFixtur
         for percent in (50, 99)
     }
     benchmark.extra_info.update(items=scaled(300, 5), unit="requests", **found)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("llama3-8b-h100", 2), ("qwen3-32b-h100", 1)])
+def test_the_twin_in_real_time_against_the_simulation(benchmark: BenchmarkFixture, name: str, rate: int) -> None:
+    """The same requests at the same times: TTFT and TPOT at the client, in the simulation and in /metrics."""
+    path = ROOT / "scenarios" / f"{name}.toml"
+    changes = [f"workload.arrivals.rate={rate}", f"workload.requests={scaled(60, 2)}", "workload.duration_s=100000"]
+    overrides = [("--set", change) for change in changes]
+    scenario, load = build_load(load_scenario(path, overrides))
+    rows = simulate(scenario, load).requests
+    lengths = list(zip(load.prompt_tokens.tolist(), load.output_tokens.tolist(), strict=True))
+    with undisturbed(), running(*(part for pair in overrides for part in pair), scenario=path) as server:
+        asyncio.run(streams(server.port, 1, 2))
+        before = ttft_of_the_metrics(server)
+        times = benchmark.pedantic(lambda: play(server.port, lengths, load.arrival_ns.tolist()), rounds=1)
+        after = ttft_of_the_metrics(server)
+        lag_ms = server.metric("blink:clock_lag_seconds_max") * 1e3
+    ttft_ms = mean((one.first_ns - one.sent_ns) / 1e6 for one in times)
+    counted_ms = (after[0] - before[0]) / (after[1] - before[1]) * 1e3
+    many = [(one, tokens) for one, (_, tokens) in zip(times, lengths, strict=True) if tokens > 1]
+    tpot_ms = mean((one.last_ns - one.first_ns) / (tokens - 1) / 1e6 for one, tokens in many)
+    simulated_ms, simulated_tpot_ms = mean(rows["ttft_ns"].tolist()) / 1e6, mean(tpot_ns(rows).tolist()) / 1e6
+    benchmark.extra_info.update(
+        items=len(times), unit="requests",
+        ttft_ms=round(ttft_ms, 3), simulated_ttft_ms=round(simulated_ms, 3), counted_ttft_ms=round(counted_ms, 3),
+        ttft_percent=round(100 * (ttft_ms / simulated_ms - 1), 2),
+        tpot_ms=round(tpot_ms, 4), simulated_tpot_ms=round(simulated_tpot_ms, 4),
+        tpot_percent=round(100 * (tpot_ms / simulated_tpot_ms - 1), 2), lag_ms_max=round(lag_ms, 2),
+    )  # fmt: skip
+
+
+def ttft_of_the_metrics(server: Server) -> tuple[float, float]:
+    """Sum in seconds, and count."""
+    name = "vllm:time_to_first_token_seconds"
+    return server.metric(f"{name}_sum"), server.metric(f"{name}_count")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
+from functools import partial
 from typing import Any
 
 Message = MutableMapping[str, Any]
@@ -77,21 +78,23 @@ class Writer:
 
 
 class _Rest:
-    """The rest of an awaitable that was stepped once and waits for `waited`."""
+    """The rest of an awaitable that was stepped once and waits for `waited`; any iterator may be one."""
 
     def __init__(self, steps: Any, waited: Any) -> None:
         self._steps, self._waited = steps, waited
 
     def __await__(self) -> Generator[Any, Any, None]:
-        waited = self._waited
+        steps, waited = self._steps, self._waited
         while True:
             try:
                 value = yield waited
             except BaseException as error:
-                step, argument = self._steps.throw, error
+                if not hasattr(steps, "throw"):
+                    raise
+                step = partial(steps.throw, error)
             else:
-                step, argument = self._steps.send, value
+                step = partial(next, steps) if value is None else partial(steps.send, value)
             try:
-                waited = step(argument)
+                waited = step()
             except StopIteration:
                 return
