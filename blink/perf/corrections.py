@@ -14,7 +14,8 @@ was measured:
     samples = 40
 
 Shapes whose use is "holdout" were measured and take no part: their `ratio` is over what the others predict for them.
-A `sequence` of 0 says a decode step, whose ratio holds without its KV tokens.
+A `sequence` of 0 says a decode step, whose ratio holds without its KV tokens; `curve` holds [KV tokens, ratio] of the
+whole step along the range that was measured.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ class MeasuredStep:
     error: float
     p50_ns: int
     samples: int
+    curve: tuple[tuple[int, float], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -63,12 +66,17 @@ class StepCorrections:
     _decode: Curve = field(init=False, repr=False, default=((), ()))
     _prefill: dict[int, Curve] = field(init=False, repr=False, default_factory=dict)
     _any_prefill: Curve = field(init=False, repr=False, default=((), ()))
+    _along: dict[int, Curve] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         fitted = [step for step in self.steps if step.use == "fit"]
         prefills = [step for step in fitted if step.kind == "prefill"]
         object.__setattr__(self, "_decode", _curve(step for step in fitted if step.kind == "decode"))
         object.__setattr__(self, "_any_prefill", _curve(prefills))
+        for step in fitted:
+            if step.curve:
+                places, ratios = zip(*step.curve, strict=True)
+                self._along[step.batch] = tuple(map(float, places)), ratios
         for batch in {step.batch for step in prefills}:
             self._prefill[batch] = _curve(step for step in prefills if step.batch == batch)
 
@@ -92,14 +100,22 @@ class StepCorrections:
 
     def decode_ratio(self, batch: int) -> float:
         """What to multiply a decode step of a captured batch with, without its KV tokens."""
-        return _at(self._decode, batch)
+        return interpolated(self._decode, batch)
+
+    def along(self, batch: int) -> Curve:
+        """KV tokens and ratios of a decode step of a captured batch, or of the nearest that was measured; or nothing."""
+        if not self._along or batch in self._along:
+            return self._along.get(batch, ((), ()))
+        nearest = min(self._along, key=lambda known: (abs(known - batch), known))
+        places, ratios = self._along[nearest]
+        return tuple(place * batch / nearest for place in places), ratios
 
     def prefill_ratio(self, batch: int, sequence: int) -> float:
         """What to multiply a captured prefill with: its own ratio, or that of other prefills of as many tokens."""
         tokens, own = batch * sequence, self._prefill.get(batch, ((), ()))
         if tokens in own[0] or tokens not in self._any_prefill[0]:
-            return _at(own if own[0] else self._any_prefill, tokens)
-        return _at(self._any_prefill, tokens)
+            return interpolated(own if own[0] else self._any_prefill, tokens)
+        return interpolated(self._any_prefill, tokens)
 
     def holdout(self) -> list[MeasuredStep]:
         """Shapes that were measured and not fitted."""
@@ -115,7 +131,8 @@ def _curve(steps: Iterable[MeasuredStep]) -> Curve:
     return tuple(map(float, tokens)), tuple(sum(by_tokens[key]) / len(by_tokens[key]) for key in tokens)
 
 
-def _at(curve: Curve, tokens: float) -> float:
+def interpolated(curve: Curve, tokens: float) -> float:
+    """The ratio at a place: linear between neighbours, constant beyond the ends, 1 where there is none."""
     places, ratios = curve
     if not places:
         return 1.0
@@ -128,7 +145,8 @@ def _at(curve: Curve, tokens: float) -> float:
 
 
 def _step(where: str, table: Any) -> MeasuredStep:
-    if not isinstance(table, dict) or set(table) != set(MeasuredStep.__slots__):
+    needed = set(MeasuredStep.__slots__) - {"curve"}
+    if not isinstance(table, dict) or set(table) - {"curve"} != needed:
         raise InputError(f"{where}: {table!r}; allowed: a table of {', '.join(MeasuredStep.__slots__)}")
     for name, allowed in (("kind", KINDS), ("use", USES)):
         if table[name] not in allowed:
@@ -139,4 +157,16 @@ def _step(where: str, table: Any) -> MeasuredStep:
     for name in ("ratio", "error"):
         if not isinstance(table[name], int | float) or not 0 <= table[name] < 100:
             raise InputError(f"{where}: {name}: {table[name]!r} is not allowed; allowed: a number from 0 to 100")
-    return MeasuredStep(**{**table, "ratio": float(table["ratio"]), "error": float(table["error"])})
+    curve = table.get("curve", [])
+    good = isinstance(curve, list) and all(
+        isinstance(pair, list)
+        and len(pair) == 2
+        and type(pair[0]) is int
+        and isinstance(pair[1], float)
+        and pair[1] > 0
+        for pair in curve
+    )
+    if not good or any(one[0] >= other[0] for one, other in pairwise(curve)):
+        raise InputError(f"{where}: curve: {curve!r} is not allowed; allowed: [KV tokens, ratio] pairs, ascending")
+    numbers = {"ratio": float(table["ratio"]), "error": float(table["error"])}
+    return MeasuredStep(**{**table, **numbers, "curve": tuple((pair[0], pair[1]) for pair in curve)})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from blink.common.errors import InputError
 from blink.common.ranges import violations
 from blink.common.units import NS_PER_S
-from blink.perf.corrections import StepCorrections
+from blink.perf.corrections import Curve, StepCorrections, interpolated
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.shape import ModelShape
@@ -82,6 +82,7 @@ class StepModel:
 
     __slots__ = (
         "_corrections",
+        "_curves",
         "_decode_base",
         "_kv_q32",
         "_mixed_base",
@@ -110,6 +111,7 @@ class StepModel:
         self.tensor_parallel = tensor_parallel
         self.engine = engine if engine is not None else EngineProfile.load(DEFAULT_ENGINE)
         self._corrections = corrections
+        self._curves: dict[int, Curve] = {}
         self._decode_base: dict[int, int] = {}
         self._prefill: dict[tuple[int, int], int] = {}
         self._mixed_base: dict[tuple[int, int], float] = {}
@@ -124,7 +126,15 @@ class StepModel:
             parts, found = self.decode_breakdown(batch, 0), self._corrections
             base = round(parts.sum_ns * found.decode_ratio(batch)) if found else parts.total_ns
             self._decode_base[batch] = base
-        return base + (kv_tokens * self._kv_q32 >> 32)
+        took = base + (kv_tokens * self._kv_q32 >> 32)
+        return round(took * interpolated(self._along(batch), kv_tokens)) if self._corrections else took
+
+    def _along(self, batch: int) -> Curve:
+        found = self._curves.get(batch)
+        if found is None:
+            assert self._corrections is not None
+            found = self._curves[batch] = self._corrections.along(batch)
+        return found
 
     def prefill_ns(self, batch: int, sequence: int) -> int:
         """Duration of the prefill graph captured for `batch` sequences of `sequence` tokens, padding included."""

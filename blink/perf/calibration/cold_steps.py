@@ -1,8 +1,10 @@
 """From the steps of a measured programme: how far the GPU's clock falls, and what each shape takes on one that idled.
 
 A step's duration is that of its shape on a GPU that has idled, times what the clock has fallen by
-(blink.perf.throttle). Decode steps have a base a captured batch and one slope for all KV tokens. Medians throughout, so
-that a step that something else disturbed does not count.
+(blink.perf.throttle). Prefills count only while the GPU computes for less than half of its time: beyond that, where a
+load does not keep it, the clock falls faster than in proportion. Decode steps have a base a captured batch and one slope
+for all KV tokens, and a curve beside that line, since attention works in whole chunks of a sequence. Medians throughout,
+so that a step that something else disturbed does not count.
 """
 
 from __future__ import annotations
@@ -25,13 +27,18 @@ Busy = Callable[[int, int], float]
 START = {"time_ms": 70.0, "compute": 0.2, "memory": 0.06}
 BOUNDS = {"time_ms": (10.0, 1000.0), "compute": (0.001, 1.0), "memory": (0.0005, 1.0)}
 STEPS = (0.3, 0.15, 0.05)
+LEVEL_MAX = 0.5
+KNOTS, KNOT_SAMPLES = 8, 8
 _TRIMMED = 4.0  # median deviations beyond which a decode step takes no part in a line
 _MEDIAN_ERROR = 1.2533  # standard deviation of a median over that of a mean, of normal samples
 
 
 @dataclass(frozen=True, slots=True)
 class ColdStep:
-    """A captured shape on a GPU that has idled: median duration without KV tokens, its relative error, how many."""
+    """A captured shape on a GPU that has idled: median duration without KV tokens, its relative error, how many.
+
+    `curve` of a decode step: (KV tokens, duration over that of the line) at places along the measured range.
+    """
 
     kind: GraphKind
     batch: int
@@ -39,6 +46,7 @@ class ColdStep:
     p50_ns: float
     error: float
     samples: int
+    curve: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +73,10 @@ def fit_cold_steps(runs: Sequence[StepTable], busy_ns: Busy, like: ColdFit | Non
     else:
         best = fit_constants(START, BOUNDS, data.loss, STEPS)
     steps, kv_token_ns, left = data.solve(best, like.kv_token_ns if like else None)
-    prefill = data.is_prefill
+    prefill = data.is_prefill & data.used
     return ColdFit(
         round(best["time_ms"] * 1e6), round(best["compute"], 4), round(best["memory"], 4), kv_token_ns, tuple(steps),
-        _rms(left[prefill]), _rms(left[~prefill]),
+        _rms(left[prefill]), _rms(left[~data.is_prefill]),
     )  # fmt: skip
 
 
@@ -95,12 +103,14 @@ class _Data:
             for (batch, sequence, graph_ns), prefill in zip(shapes, self.is_prefill.tolist(), strict=True)
         ]
         keys = np.where(self.is_prefill, self.batch * (1 << 32) + self.sequence, -self.batch)
-        self._groups = {int(key): np.flatnonzero(keys == key) for key in np.unique(keys)}
+        self.used = ~self.is_prefill | (self.levels(START["time_ms"] * 1e6) <= LEVEL_MAX)
+        found = {int(key): np.flatnonzero((keys == key) & self.used) for key in np.unique(keys)}
+        self._groups = {key: rows for key, rows in found.items() if rows.size}
 
     def loss(self, constants: Constants) -> float:
         """Both kinds count alike, whatever their numbers."""
         _, _, left = self.solve(constants)
-        return math.hypot(_rms(left[self.is_prefill]), _rms(left[~self.is_prefill]))
+        return math.hypot(_rms(left[self.is_prefill & self.used]), _rms(left[~self.is_prefill]))
 
     def levels(self, time_ns: float) -> Floats:
         """The mean level of the clock's state during each step, by the times at which the steps really ran."""
@@ -124,6 +134,7 @@ class _Data:
             base = float(np.median(flat[rows]))
             left[rows] = (flat[rows] - base) / cold[rows]
             row = int(rows[0])
+            curve = () if self.is_prefill[row] else self._curve(rows, cold, base, slope)
             steps.append(
                 ColdStep(
                     GraphKind(int(self.kind[row])),
@@ -132,9 +143,21 @@ class _Data:
                     base,
                     _MEDIAN_ERROR * float(np.std(left[rows])) / math.sqrt(len(rows)),
                     len(rows),
+                    curve,
                 )
             )
         return steps, slope, left
+
+    def _curve(self, rows: NDArray[np.intp], cold: Floats, base: float, slope: float) -> tuple[tuple[int, float], ...]:
+        """Medians of neighbours along the KV tokens, over the line; none where there are too few."""
+        kv_tokens = self.kv_tokens[rows]
+        order = rows[np.argsort(kv_tokens, kind="stable")]
+        parts = np.array_split(order, min(KNOTS, max(1, len(order) // KNOT_SAMPLES)))
+        if len(parts) < 2:
+            return ()
+        places = [round(float(np.median(self.kv_tokens[part]))) for part in parts]
+        ratios = [float(np.median(cold[part] / (base + slope * self.kv_tokens[part]))) for part in parts]
+        return tuple((place, round(ratio, 5)) for place, ratio in dict(zip(places, ratios, strict=True)).items())
 
     def _slope(self, cold: Floats) -> float:
         """Nanoseconds of a KV token: the common slope within the captured batches, outliers left out once."""

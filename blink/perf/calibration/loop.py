@@ -62,12 +62,13 @@ def loop_costs(runs: Sequence[StepTable]) -> LoopCosts:
 
 @dataclass(frozen=True, slots=True)
 class FrontendCosts:
-    """Nanoseconds of a request and of a look at the ring. `ingress`: until it is taken in; `tokenize_per_token`;
-    `post`: from a slot until it is published; `read`: from a stored first token until it is read, with `read_per_slot`
+    """Nanoseconds of a request and of a look at the ring. `ingress`: until it is taken in; `tokenize`, with
+    `tokenize_per_token` more for each token; `post`: from a slot until it is published; `read`: from a stored first token until it is read, with `read_per_slot`
     more for each slot of the batch.
     """
 
     ingress: Estimate
+    tokenize: Estimate
     tokenize_per_token: Estimate
     post: Estimate
     read: Estimate
@@ -77,11 +78,11 @@ class FrontendCosts:
 def frontend_costs(requests: Mapping[str, I64], live: I64) -> FrontendCosts:
     """From the columns of a served load (results.REQUEST_COLUMNS), and the batch when each first token was stored."""
     ingress = _mean(requests["ingress_ns"], "a request")
-    whole, tokens = _mean(requests["tokenize_ns"], "a request"), float(np.maximum(1, requests["prompt_tokens"]).mean())
-    per_token = Estimate(whole.value / tokens, whole.error / tokens, whole.samples)
+    prompts = requests["prompt_tokens"].astype(np.float64)
+    tokenize, per_token = _line(prompts, requests["tokenize_ns"].astype(np.float64))
     post = _mean(requests["link_ns"], "a request")
     read, per_slot = _line(live.astype(np.float64), requests["read_ns"].astype(np.float64))
-    return FrontendCosts(ingress, per_token, post, read, per_slot)
+    return FrontendCosts(ingress, tokenize, per_token, post, read, per_slot)
 
 
 def _median(values: Floats, what: str) -> Estimate:

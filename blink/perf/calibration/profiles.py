@@ -174,7 +174,8 @@ def _steps(found: Calibration, steps: Beside, whose: str) -> str:
         f'source = "{_source(found)}"',
     ]  # fmt: skip
     for step in steps.steps:
-        lines += ["", "[[step]]", *(f"{name} = {json.dumps(getattr(step, name))}" for name in step.__slots__)]
+        values = {name: getattr(step, name) for name in step.__slots__ if name != "curve" or step.curve}
+        lines += ["", "[[step]]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -184,11 +185,12 @@ def _dpu(found: Calibration) -> str:
     scan_ns = max(0.0, float(np.median(found.times["status_read"])) - copy_ns)
     wait_ns = (POLL_MAX_NS + copy_ns + scan_ns) / 2
     fixed_ns = max(0.0, costs.read.value - wait_ns - copy_ns - scan_ns - 2 * link_ns)
+    parse_ns = costs.ingress.value + costs.tokenize.value
     post_ns = max(0.0, costs.post.value - link_ns) / 3
     lines = _head("dpu", found, "This project's frontend in Python on a host core, not on a DPU.", "bluefield-3")
     encode = "drawing the prompt in place of a tokenizer"
     lines += [
-        _line(found, "http_parse_ns", costs.ingress.value, "ns", _plus(costs.ingress, "due to taken in"), batch),
+        _line(found, "http_parse_ns", parse_ns, "ns", _plus(costs.ingress, "due to taken in, and any prompt"), batch),
         _line(found, "tokenize_reference_ns_per_token", costs.tokenize_per_token.value, "ns/token", encode, batch),
         _line(found, "tokenizer_speedup", 1, "ratio", "nothing beside it", batch),
         _line(found, "detokenize_ns_per_token", 0, "ns/token", "tokens are not made text", batch),

@@ -112,7 +112,7 @@ def _ratio(corrections: StepCorrections, step: ColdStep) -> float:
 def _measured(step: ColdStep, use: str, ratio: float) -> MeasuredStep:
     return MeasuredStep(
         step.kind.label, step.batch, step.sequence, use, round(ratio, 5), round(step.error, 5), round(step.p50_ns),
-        step.samples,
+        step.samples, step.curve,
     )  # fmt: skip
 
 
