@@ -46,7 +46,7 @@ def swept() -> Cells:
 
 @cache
 def mitigated() -> Cells:
-    tried = ("none", "huge_pages_victim", "huge_pages_interferer", "cat", "cat=12", "nice")
+    tried = ("none", "huge_pages_victim", "huge_pages_interferer", "cat=1", "cat", "cat=12", "nice")
     return cells("mitigations-h100.toml", Axes(("vllm",), ("none", "colocated"), mitigations=tried, seed_count=5), 128)
 
 
@@ -77,9 +77,10 @@ def test_host_driven_engines_do(system: str) -> None:
 
 
 @pytest.mark.slow
-def test_undisturbed_the_nearest_to_blink_is_tensorrt_llm() -> None:
-    """By the median TTFT, as published; the tails at this load are no wider than the noise."""
-    ratios = {system: interfered()[system, "none"]["over_first"]["median_ttft_ms"]["ratio"] for system in HOST_DRIVEN}
+@pytest.mark.parametrize("name", ["median_ttft_ms", "p99_ttft_ms"])
+def test_undisturbed_the_nearest_to_blink_is_tensorrt_llm(name: str) -> None:
+    """As published."""
+    ratios = {system: interfered()[system, "none"]["over_first"][name]["ratio"] for system in HOST_DRIVEN}
     assert all(ratio > 1.0 for ratio in ratios.values())
     assert min(ratios, key=lambda system: ratios[system]) == "trtllm"
 
@@ -117,7 +118,7 @@ def test_huge_pages_for_the_engine_help_its_tlb_and_not_its_latency() -> None:
     )
     for name in ("output_throughput", "median_tpot_ms", "p99_tpot_ms"):
         assert tried["over_unmitigated"][name]["ratio"] == pytest.approx(1.0, abs=0.04), name
-    assert tried["over_unmitigated"]["p99_itl_ms"]["significant"] is False
+    assert tried["over_unmitigated"]["p99_itl_ms"]["ratio"] == pytest.approx(1.0, abs=0.06)
 
 
 @pytest.mark.slow
@@ -130,7 +131,7 @@ def test_huge_pages_for_the_other_jobs_do_not_help() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ways", ["cat", "cat=12"])
+@pytest.mark.parametrize("ways", ["cat=1", "cat", "cat=12"])
 def test_cache_ways_end_the_misses_and_not_the_tail(ways: str) -> None:
     plain, tried = mitigated()["vllm", "colocated", "none"], mitigated()["vllm", "colocated", ways]
     assert plain["counters"]["llc_miss_rate"] > 5 * tried["counters"]["llc_miss_rate"]
