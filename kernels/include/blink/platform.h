@@ -19,9 +19,6 @@
 //   void launch(kind, index, sequence)            start a captured graph from the device; the leader only
 //   uint64_t completed()                          sequence number of the last graph that is done, with acquire order
 //   bool waits_blindly()                          whether `completed` waits for a graph, so that nobody scans meanwhile
-//   kCacheIsShared                                whether what others do drives this block's lines out of the cache; if so:
-//   void keep_near(const void*)                   ask for a line of device memory, without waiting for it
-//   void keep_graphs_near()                       the same for what the next launch reads; the leader only
 //   void idle(uint32_t tries)                     nothing was found `tries` times in a row; the leader only
 //   bool alive()                                  false if nobody is left who could stop the scheduler; the leader only
 //

@@ -61,18 +61,11 @@ class CudaPlatform {
   // A launch is per thread, so the leader alone calls this. Inputs must be visible before the graph starts.
   __device__ void launch(uint32_t kind, uint32_t index, uint64_t sequence) {
     __threadfence();  // R2 pairs with A2: the graph runs on this device
-    launched_ = &host_.graphs[kind][2 * index];
-    const cudaError_t error = cudaGraphLaunch(launched_[sequence & 1], cudaStreamGraphFireAndForget);
+    const cudaError_t error =
+        cudaGraphLaunch(host_.graphs[kind][2 * index + (sequence & 1)], cudaStreamGraphFireAndForget);
     if (error != cudaSuccess) refuse(error, sequence);
   }
   __device__ uint64_t completed() { return load_acquire(&block_.state().completion); }  // A3 pairs with R3
-
-  // Into L2, without waiting for it.
-  static constexpr bool kCacheIsShared = true;
-  __device__ void keep_near(const void *address) const { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
-  __device__ void keep_graphs_near() const {
-    if (launched_) keep_near(launched_);
-  }
 
   __device__ bool waits_blindly() const { return false; }
 
@@ -109,7 +102,6 @@ class CudaPlatform {
   static constexpr uint64_t kLookNs = 100000, kBeatNs = 1000000;
   const Block block_;
   const CudaHost host_;
-  const cudaGraphExec_t *launched_ = nullptr;  // the last graph's two executables: most often the next one's, too
   uint64_t looked_ns_ = 0, beaten_ns_ = 0, stop_ = 0;
 };
 

@@ -177,7 +177,6 @@ class HostPlatform {
 
   void launch(uint32_t kind, uint32_t index, uint64_t sequence) { team_.engine.launch(kind, index, sequence, now_ns()); }
   uint64_t completed() { return team_.engine.completed(now_ns()); }
-  static constexpr bool kCacheIsShared = false;
   bool waits_blindly() const { return team_.engine.waits_blindly(); }
 
   // Sleep only where nothing is missed: a graph whose end is known, or a ring that has been quiet for a while.

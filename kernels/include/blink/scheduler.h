@@ -279,7 +279,6 @@ class Scheduler {
     P &p = c_.platform;
     for (uint32_t tries = 0;; ++tries) {
       scan_part(c_, tries);
-      if constexpr (P::kCacheIsShared) keep_near(kind == Kind::DECODE ? c_.local.batch : c_.local.claimed, rows);
       if (p.leader()) {
         const Outcome outcome = watch(c_);
         if (outcome == Outcome::DONE) {
@@ -296,27 +295,6 @@ class Scheduler {
       p.barrier();
       const Outcome outcome = c_.local.outcome[tries & 1];
       if (outcome != Outcome::RUNNING) return outcome == Outcome::DONE;
-    }
-  }
-
-  // What is needed once the graph is done. A model streams its weights through the cache meanwhile, and what nobody asks
-  // for leaves it.
-  BLINK_DEVICE void keep_near(const uint16_t *slots, uint32_t rows) {
-    P &p = c_.platform;
-    constexpr uint32_t kSectorBytes = 32;
-    const unsigned char *state = reinterpret_cast<const unsigned char *>(&c_.block.state());
-    for (uint32_t i = p.thread() * kSectorBytes; i < sizeof(State); i += p.threads() * kSectorBytes) p.keep_near(state + i);
-    const Config &config = c_.block.config();
-    const bool here = config.descriptors_offset < config.total_bytes;  // else in the host's memory
-    for (uint32_t i = p.thread(); i < rows; i += p.threads()) {
-      const unsigned char *live = reinterpret_cast<const unsigned char *>(&c_.block.live(slots[i]));
-      p.keep_near(live);
-      p.keep_near(live + sizeof(Live) - 8);
-      if (here) p.keep_near(&c_.block.descriptor(slots[i])->cancel);
-    }
-    if (p.leader()) {
-      if (config.ring_header_offset < config.total_bytes) p.keep_near(&c_.block.header()->frontend_epoch);
-      p.keep_graphs_near();
     }
   }
 
