@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from blink.commands.serve import ENGINES, number
 from blink.commands.verbs_options import add_device_options, device_choice
+from blink.common.errors import InputError
 from blink.common.optional import need
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         required=True,
         help="where frontends say hello over TCP; port 0: any that is free",
     )
+    verb.add_argument(
+        "--memory",
+        choices=("host", "dma-buf", "peermem"),
+        default="host",
+        help="of --backend cuda: where the ring stands, pinned host memory (the default) or the GPU's, and how the "
+        "adapter reaches it there",
+    )
     add_device_options(verb)
     verb.add_argument(
         "--engine", choices=("stub", "torch"), help="as for blink serve (default: torch with cuda, else stub)"
@@ -60,13 +68,17 @@ def execute(options: argparse.Namespace) -> int:
 
 def _checked(options: argparse.Namespace) -> Offer:
     from blink.hw.verbs.frames import parse_address
+    from blink.hw.verbs.gpu_block import GpuMemory
     from blink.serve.remote_order import remote_order
     from blink.serve.remote_ring import Offer
 
+    if options.memory != "host" and options.backend != "cuda":
+        raise InputError(f"--memory {options.memory}: allowed with --backend cuda")
+    memory = None if options.memory == "host" else GpuMemory(options.memory)
     engine = options.engine or ENGINES[options.backend][0]
     order = remote_order(
         options.backend, options.scenario, engine, options.model, options.seed, tuple(options.set),
         float(number("time-scale", options.time_scale)),
     )  # fmt: skip
     address = parse_address("--listen", options.listen)
-    return Offer(order, address, device_choice(options), options.log_json)
+    return Offer(order, address, device_choice(options), memory, options.log_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
@@ -17,6 +18,7 @@ TIMEOUT_S = 10
 PYTHON_MIN = (3, 11)
 NEEDED_PACKAGES = ("simpy", "numpy", "networkx", "pyarrow", "pydantic", "rich")
 NVRTC_LIBRARIES = ("libnvrtc.so", "libnvJitLink.so", "libcudadevrt.a")
+PYVERBS_FOLDERS = (Path("/usr/lib/python3/dist-packages"), Path("/usr/lib64/python3/site-packages"))
 RDMA_DEVICES = Path("/sys/class/infiniband")
 
 
@@ -49,7 +51,7 @@ def examine() -> list[Finding]:
         _package("torch", "a captured model as engine on the GPU", "pip install torch"),
         _package("cuda", "Python's side of the GPU backend", "pip install 'blink-twin[cuda]'"),
         _rdma(),
-        _package("pyverbs", "one-sided RDMA from Python", "the package python3-pyverbs of rdma-core"),
+        _pyverbs(),
         _qemu(),
     ]
 
@@ -70,6 +72,18 @@ def _package(name: str, enables: str, install: str, needed: bool = False) -> Fin
         except importlib.metadata.PackageNotFoundError:
             detail = "version unknown"
     return Finding(name, found, detail, enables, install, needed)
+
+
+def _pyverbs() -> Finding:
+    """Also the distribution's, which a virtual environment does not see but blink.hw.verbs finds."""
+    found = _package("pyverbs", "one-sided RDMA from Python", "the package python3-pyverbs of rdma-core")
+    if found.found:
+        return found
+    for folder in PYVERBS_FOLDERS:
+        modules = (folder / "pyverbs" / f"device{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+        if any(module.is_file() for module in modules):
+            return dataclasses.replace(found, found=True, detail=f"the distribution's, in {folder}")
+    return found
 
 
 def _compiler() -> Finding:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,13 +14,17 @@ from blink.hw.native.library import load_library
 from blink.hw.native.process import Stop
 from blink.hw.verbs.device import Device, DeviceChoice
 from blink.hw.verbs.frames import Frame
+from blink.hw.verbs.gpu_block import GpuMemory
 from blink.hw.verbs.hello import Identity
-from blink.hw.verbs.host import HostBlock, RingHost
+from blink.hw.verbs.host import Exported, HostBlock, RingHost
 from blink.hw.verbs.probe import probe
 from blink.serve.kept import Kept, open_kept
 from blink.serve.log import Log
-from blink.serve.plan import Order, plan_of
+from blink.serve.plan import Order, Plan, plan_of
 from blink.serve.remote_order import remote_digest
+
+if TYPE_CHECKING:
+    from blink.serve.device_kept import DeviceKept
 
 RELAY_S, TURN_S = 0.001, 0.05
 """Between two looks: where trace records go through this process, and where it only watches."""
@@ -33,6 +38,7 @@ class Offer:
     order: Order
     listen: tuple[str, int]
     device: DeviceChoice
+    memory: GpuMemory | None = None  # None: host memory
     log_json: bool = False
 
 
@@ -47,29 +53,46 @@ def offer(asked: Offer) -> int:
         log.say("adapter " + ", ".join(f"{name}: {text}" for name, text in found.items()))
         boot_id = int.from_bytes(os.urandom(8), "little")
         plan = replace(plan, settings=replace(plan.settings, boot_id=boot_id))
-        kept = open_kept(asked.order, plan, log.say)
+        kept, exported = _open(asked, plan, log)
         try:
             kept.scheduler.wait_until_up()
             identity = Identity(boot_id=f"{boot_id:016x}", settings=digest)
-            return _Keeping(kept, device, identity, asked, found, log).run()
+            return _Keeping(kept, exported, device, identity, asked, found, log).run()
         finally:
             kept.close()
     finally:
         device.close()
 
 
+def _open(asked: Offer, plan: Plan, log: Log) -> tuple[Kept | DeviceKept, Exported]:
+    """A ring with its scheduler, and what of it can be registered."""
+    if asked.memory is not None:
+        from blink.serve.device_kept import DeviceKept
+
+        on_device = DeviceKept(asked.order, plan, asked.memory, log.say)
+        log.say(", ".join(f"{name}: {text}" for name, text in on_device.found.items()))
+        return on_device, on_device.exported
+    kept = open_kept(asked.order, plan, log.say)
+    block, dtypes = kept.shared, load_library().dtypes
+    config = np.frombuffer(bytes(block.view(0, dtypes["config"].itemsize)), dtypes["config"])
+    return kept, HostBlock(config, dtypes, block.address, asked.order.backend)
+
+
 class _Keeping:
     def __init__(
-        self, kept: Kept, device: Device, identity: Identity, asked: Offer, found: dict[str, str], log: Log
+        self,
+        kept: Kept | DeviceKept,
+        exported: Exported,
+        device: Device,
+        identity: Identity,
+        asked: Offer,
+        found: dict[str, str],
+        log: Log,
     ) -> None:
         self._kept, self._log, self._backend = kept, log, asked.order.backend
         self._over, self._stopped = threading.Event(), False
         self._stopping: Stop | None = None
         self._ended = threading.Event()
-        block = kept.shared
-        dtypes = load_library().dtypes
-        config = np.frombuffer(bytes(block.view(0, dtypes["config"].itemsize)), dtypes["config"])
-        exported = HostBlock(config, dtypes, block.address, self._backend)
         self._host = RingHost(device, exported, identity, asked.listen, self._asked, found)
 
     def run(self) -> int:

@@ -50,7 +50,9 @@ def why_not() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip with a reason what can run nowhere."""
+    """Skip with a reason what can run nowhere; where BLINK_RDMA_REQUIRED is set, that is an error."""
+    if os.environ.get("BLINK_RDMA_REQUIRED") and not has_device() and why_not():
+        raise pytest.UsageError(f"BLINK_RDMA_REQUIRED is set: {why_not()}")
     for item in items:
         if item.get_closest_marker("rdma") and why_not() and (not has_device() or _boots_guests(item)):
             item.add_marker(pytest.mark.skip(reason=why_not()))

@@ -164,8 +164,6 @@ def test_the_mutant_that_leaves_the_old_connection_alive_is_caught(tmp_path: Pat
     taken = [slot for slot, word in enumerate(far.say("words").tolist()) if word & STATE_MASK != SlotState.EMPTY]
     assert len(taken) == 1  # and the frontend does not know of it
     assert lives.frontend.slot_counts()["free"] == SLOT_COUNT
-    lives.send(1)
-    lives.finish()
     verdict = lives.verdict()
     assert verdict.code == 2
     assert "I9" in {violation.invariant for violation in verdict.violations}, verdict.violations

@@ -133,6 +133,11 @@ class Cuda:
         self._call("cuMemHostRegister", address, size_bytes, _MAPPED)
         return int(self._call("cuMemHostGetDevicePointer", address, 0))
 
+    def dma_buf(self, address: int, size_bytes: int) -> int:
+        """A file descriptor by which another device reaches whole pages of device memory; for os.close."""
+        kind = self._api.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+        return int(self._call("cuMemGetHandleForAddressRange", address, size_bytes, kind, 0))
+
     def unregister(self, address: int) -> None:
         """Unpin what was registered there."""
         self._call("cuMemHostUnregister", address)
