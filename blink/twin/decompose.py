@@ -149,6 +149,7 @@ def _steps(steps: StepTable, scenario: Scenario, plant: Plant) -> list[Steps]:
     around, _ = overheads_of(scenario, plant)
     graph = {kind: [0, 0, 0] for kind in GraphKind}
     loop = [0, 0, 0]
+    ended = 0  # by the model's own clock, on which a thread that shares its core takes its turns
     for row in range(len(steps)):
         kind, batch, sequence = GraphKind(int(steps.kind[row])), int(steps.batch[row]), int(steps.sequence[row])
         launched, live, number = int(steps.launched_ns[row]), int(steps.live[row]), int(steps.step[row])
@@ -158,13 +159,15 @@ def _steps(steps: StepTable, scenario: Scenario, plant: Plant) -> list[Steps]:
         else:
             took = plant.step.prefill_ns(batch, sequence)
             took = throttle.prefill_ns(launched, took, batch, sequence) if throttle else took
-        if around.late_ns:
-            took += around.late_ns(launched + took)
-        _add(graph[kind], int(steps.done_ns[row]) - launched, took)
         busy = int(steps.boundary_ns[row]) >= 0 and int(steps.kv_tokens[row]) > 0
+        expected = around.before_ns(number, live) + around.after_ns(number, live)
+        if around.late_ns:
+            begun = ended + expected if busy else launched
+            took += around.late_ns(begun + took)
+            ended = begun + took
+        _add(graph[kind], int(steps.done_ns[row]) - launched, took)
         if busy:  # an idle scheduler waits for a prompt, which is no cost of its loop
             measured = launched - int(steps.boundary_ns[row]) + int(steps.stored_ns[row]) - int(steps.done_ns[row])
-            expected = around.before_ns(number, live) + around.after_ns(number, live)
             if kind is GraphKind.PREFILL:
                 expected += around.claim_ns(live, pausing=True)
             if steps.relaunched[row]:

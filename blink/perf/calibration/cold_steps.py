@@ -2,9 +2,9 @@
 
 A step's duration is that of its shape on a GPU that has idled, times what the clock has fallen by
 (blink.perf.throttle). Prefills count only while the GPU computes for less than half of its time: beyond that, where a
-load does not keep it, the clock falls faster than in proportion. Decode steps have a base a captured batch and one slope
-for all KV tokens, and a curve beside that line, since attention works in whole chunks of a sequence. Medians throughout,
-so that a step that something else disturbed does not count.
+load does not keep it, the clock falls faster than in proportion. Decode steps have a base a captured batch, one slope
+for all KV tokens, and a curve beside that line, since attention works in whole chunks of a sequence. Medians
+throughout, so that a step that something else disturbed does not count.
 """
 
 from __future__ import annotations

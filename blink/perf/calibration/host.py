@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,16 +19,18 @@ TURN_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class HostShare:
-    """`slice_ns`: median turn of another thread; `competitors`: mean number of other threads that a busy thread shares
-    its core with, over placements of it; `crowding`: that over an even spread; `inflation`: of work between turns.
-    `noise_per_s` and `noise_ns`: short gaps of a thread that is alone.
+    """`slice_ns`: median turn of another thread; `competitors`: mean number of other threads that the scheduler's
+    thread shares its core with; `crowding`: that over an even spread; `imbalance`: half the share of time with fewer or
+    more than the mean's neighbours; `inflation`: of work between turns; `noise_per_s` and `noise_ns`: short gaps of a
+    thread that is alone.
     """
 
     slice_ns: float
     competitors: float
     crowding: float
+    imbalance: float
     inflation: dict[str, float]
-    placements: int
+    samples: int
     noise_per_s: float
     noise_ns: float
 
@@ -41,12 +44,17 @@ def host_share(
 ) -> HostShare:
     """From probes beside `busy` processes on `core_count` cores, probes alone, and runs of the scheduler beside them.
 
-    Each probe, and each run of the scheduler's own thread, is one placement.
+    Competitors are those of the scheduler's own thread, second by second, where it ran: the system has had time to move
+    a thread that lives long, a fresh process stands where it began.
     """
     gaps = np.concatenate([_turns(probe) for probe in probes])
     slice_ns = _slice_ns(gaps)
-    rivals = [_rivals_of(probe) for probe in probes] + [found for run in loops for found in _rivals_in(run, slice_ns)]
-    mean = float(np.mean(rivals)) if rivals else 0.0
+    rivals = np.array([found for run in loops for found in _rivals_in(run, slice_ns)])
+    if not rivals.size:
+        rivals = np.array([_rivals_of(probe) for probe in probes])
+    mean = float(rivals.mean())
+    outside = (np.rint(rivals) < math.floor(mean)) | (np.rint(rivals) > math.ceil(mean))
+    imbalance = min(0.5, float(np.mean(outside)) / 2.0)
     even = max(0.0, busy - (core_count - 1)) / core_count
     inflation = {name: max(1.0, _median(probes, name) / _median(alone, name)) for name in alone[0]["stretches_ns"]}
     short = np.concatenate([_lengths(probe) for probe in alone])
@@ -54,7 +62,7 @@ def host_share(
     rate = short.size / sum(probe["seconds"] for probe in alone)
     crowding = mean / even if even else 1.0
     noise_ns = float(short.mean()) if short.size else 0.0
-    return HostShare(slice_ns, mean, crowding, inflation, len(rivals), rate, noise_ns)
+    return HostShare(slice_ns, mean, crowding, imbalance, inflation, int(rivals.size), rate, noise_ns)
 
 
 def _lengths(probe: Mapping[str, Any]) -> I64:

@@ -62,9 +62,10 @@ def loop_costs(runs: Sequence[StepTable]) -> LoopCosts:
 
 @dataclass(frozen=True, slots=True)
 class FrontendCosts:
-    """Nanoseconds of a request and of a look at the ring. `ingress`: until it is taken in; `tokenize`, with
-    `tokenize_per_token` more for each token; `post`: from a slot until it is published; `read`: from a stored first token until it is read, with `read_per_slot`
-    more for each slot of the batch.
+    """Nanoseconds of a request and of a look at the ring.
+
+    `ingress`: until it is taken in; `tokenize`, with `tokenize_per_token` more for each token; `post`: from a slot
+    until it is published; `read`: from a stored first token until it is read, with `read_per_slot` more for each slot.
     """
 
     ingress: Estimate

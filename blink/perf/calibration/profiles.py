@@ -231,7 +231,7 @@ def _host(found: Calibration) -> str:
     share, busy = found.share, found.about["busy"]
     where, alone = f"{{ threads = [{busy}, {busy}] }}", "{ threads = [0, 0] }"
     slow = ", ".join(f"{name} x{ratio:.2f}" for name, ratio in share.inflation.items())
-    rivals = f"{share.competitors:.2f} competitors in {share.placements} placements"
+    rivals = f"{share.competitors:.2f} competitors, {share.samples} samples"
     stayed = "competitors of a spinning thread stayed for one to several seconds"
     lines = _head("host", found, "The cores of this node that the frontend does not have.", "h200-node")
     lines += [
@@ -240,6 +240,7 @@ def _host(found: Calibration) -> str:
         _line(found, "noise_per_s", share.noise_per_s, "1/s", "short gaps of a thread that spins alone", alone),
         _line(found, "noise_ns", share.noise_ns, "ns", "their mean", alone),
         _line(found, "crowding", share.crowding, "ratio", f"{rivals}; work between turns: {slow}", where),
+        _line(found, "imbalance_share", share.imbalance, "ratio", "samples away from the mean", where),
         f'placement_ns = {{ value = {PLACEMENT_NS}, unit = "ns", kind = "assumed", source = "{stayed}" }}',
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
