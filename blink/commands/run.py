@@ -80,6 +80,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         default=[],
         help="override an option, such as limits.batch_max=64",
     )
+    verb.add_argument("--calibration", metavar="DIR", help="use the profiles that `blink calibrate` wrote there")
     verb.add_argument("--out", metavar="DIR", help="keep summary, requests, scenario and trace in a new folder")
     verb.add_argument(
         "--strict", action="store_true", help="refuse results outside the range a profile was measured in"
@@ -102,6 +103,11 @@ def execute(options: argparse.Namespace) -> int:
         _prompts_instead(options)
     _check_trace_options(options)
     scenario = load_scenario(options.scenario, _overrides(options))
+    if options.calibration:
+        from blink.perf.calibration.profiles import overrides
+
+        profiles = overrides(Path(options.calibration), scenario.system.kind)
+        scenario = load_scenario(options.scenario, [*profiles, *_overrides(options)])
     if options.trace is not None:
         scenario = _whole_trace(scenario, options.set)
     folder = RunDir.prepare(options.out) if options.out else None
