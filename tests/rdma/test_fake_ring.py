@@ -129,8 +129,15 @@ def test_a_stranger_at_the_door_is_refused_and_the_next_one_is_served(host: Ring
     attachment.close()
 
 
-def test_without_pyverbs_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_binding_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise ImportError("not here")
+
     monkeypatch.setattr(binding, "DISTRIBUTION_FOLDERS", ())
     monkeypatch.setattr(binding.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"RDMA needs pyverbs for this interpreter .* python3-pyverbs"):
+    monkeypatch.setattr(binding.abi3_binding, "load_package", absent)
+    with pytest.raises(InputError, match=r"RDMA needs pyverbs or ibverbs for this interpreter .* python3-pyverbs"):
+        binding.load.__wrapped__()
+    monkeypatch.setenv("BLINK_VERBS", "mlx5")
+    with pytest.raises(InputError, match="BLINK_VERBS: 'mlx5' is not allowed; allowed: pyverbs, ibverbs"):
         binding.load.__wrapped__()

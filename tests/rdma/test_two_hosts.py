@@ -21,7 +21,7 @@ from tests.shared import ROOT
 
 pytestmark = [pytest.mark.rdma, pytest.mark.slow, needs_compiler]
 SCENARIO = "scenarios/ci-tiny.toml"
-LIMIT_S = 280
+LIMIT_S = 480
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""The one place that knows pyverbs: where it comes from, and what differs between its versions.
+"""Which Python binding of libibverbs is used: where it comes from, and what differs between versions.
 
 pyverbs is part of rdma-core and compiled for one interpreter. The distribution's is used where this interpreter can
-load it, from within a virtual environment, too. rdma-core 57 renamed the module of constants.
+load it, from within a virtual environment, too. rdma-core 57 renamed the module of constants. Elsewhere the package
+`ibverbs` stands in (abi3_binding.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from blink.common.errors import InputError
+from blink.hw.verbs import abi3_binding
 
+BINDINGS = ("pyverbs", "ibverbs")
+"""In the order in which they are tried."""
 DISTRIBUTION_FOLDERS = (Path("/usr/lib/python3/dist-packages"), Path("/usr/lib64/python3/site-packages"))
 """Where Debian and Ubuntu, and others, put pyverbs for the system's own interpreter."""
 ENUM_MODULES = ("pyverbs.enums", "pyverbs.libibverbs_enums")
@@ -30,10 +35,11 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Binding:
-    """What this package uses of pyverbs, by the names that it has there; `enums` is its module of constants."""
+    """What is used of pyverbs, by the names that it has there; `enums` is its module of constants."""
 
     enums: Any
     classes: dict[str, Any]
+    name: str = "pyverbs"
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -44,22 +50,35 @@ class Binding:
 
 @lru_cache
 def load() -> Binding:
-    """pyverbs. Raises InputError with what to install."""
+    """The one that $BLINK_VERBS names, else pyverbs, else ibverbs. Raises InputError with what to install."""
+    asked = os.environ.get("BLINK_VERBS", "")
+    if asked and asked not in BINDINGS:
+        raise InputError(f"BLINK_VERBS: {asked!r} is not allowed; allowed: {', '.join(BINDINGS)}")
+    why = []
+    for name in (asked,) if asked else BINDINGS:
+        try:
+            return _pyverbs() if name == "pyverbs" else _ibverbs()
+        except ImportError as error:
+            why.append(f"{name}: {error}")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    raise InputError(
+        f"RDMA needs pyverbs or ibverbs for this interpreter (Python {version}): install the distribution's package "
+        "python3-pyverbs and run on the distribution's Python, or pip install 'blink-twin[rdma]' on any other; both "
+        f"need the distribution's libibverbs ({'; '.join(why)})"
+    )
+
+
+def _pyverbs() -> Binding:
     if importlib.util.find_spec("pyverbs") is None:
         _adopt_the_distributions()
-    try:
-        enums = _enums()
-        classes = {name: getattr(importlib.import_module(f"pyverbs.{part}"), name) for name, part in _CLASSES.items()}
-    except ImportError as error:
-        raise InputError(f"{_ADVICE} ({error})") from None
+    enums = _enums()
+    classes = {name: getattr(importlib.import_module(f"pyverbs.{part}"), name) for name, part in _CLASSES.items()}
     return Binding(enums, classes)
 
 
-_ADVICE = (
-    "RDMA needs pyverbs for this interpreter (Python "
-    f"{sys.version_info.major}.{sys.version_info.minor}): install the distribution's package python3-pyverbs and run "
-    "on the distribution's version of Python, or build pyverbs from an rdma-core of the version that is installed"
-)
+def _ibverbs() -> Binding:
+    package = abi3_binding.load_package()
+    return Binding(abi3_binding.enums(package), abi3_binding.classes(package), "ibverbs")
 
 
 def _enums() -> Any:
@@ -73,7 +92,7 @@ def _enums() -> Any:
 
 
 def _adopt_the_distributions() -> None:
-    """Make the distribution's package importable, and no other package beside it. Raises InputError if it is not there.
+    """Make the distribution's package importable, and no other beside it. Raises ImportError if it is not there.
 
     Its compiled modules must be made for this interpreter: the file name says so.
     """
@@ -89,4 +108,4 @@ def _adopt_the_distributions() -> None:
             sys.modules["pyverbs"] = module
             spec.loader.exec_module(module)
             return
-    raise InputError(_ADVICE)
+    raise ImportError("not installed for this interpreter")
