@@ -22,7 +22,7 @@ def named(name: str, value: Any) -> str:
     """One value of an axis in words."""
     if name in ("interference", "threads", "mitigations"):
         return words(name, value)
-    return str(value) if name in ("model", "gpu") else f"{name} {value}"
+    return str(value) if name in ("model", "gpu") else f"{name.rpartition('.')[2]} {value}"
 
 
 def rate_words(estimate: Mapping[str, Any]) -> str:

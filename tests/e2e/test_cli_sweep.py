@@ -11,10 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet  # noqa: F401  # now and not while a sweep runs that is to be caught in the middle
 import pytest
 
 import blink.plan.point
+import blink.plan.sweep.run
 from blink.cli import main
+from blink.common.errors import InputError
+from blink.plan.sweep.cluster import cluster_executor
 from blink.plan.sweep.store import RESULTS_NAME, read_results
 from tests.shared import ROOT
 
@@ -51,19 +55,23 @@ def test_two_workers_give_the_same_bytes_from_any_folder(
 
 def test_a_killed_sweep_goes_on_and_gives_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "s"
-    slowed = (
+    halted = (
         "import sys, time, blink.plan.point as point, blink.cli\n"
-        "run = point.run_point\n"
-        "def slow(*given):\n    time.sleep(0.2)\n    return run(*given)\n"
-        "point.run_point = slow\n"
+        "run, ran = point.run_point, []\n"
+        "def stuck(*given):\n"
+        "    ran.append(given)\n"
+        "    return time.sleep(600) if len(ran) > 5 else run(*given)\n"
+        "point.run_point = stuck\n"
         "sys.exit(blink.cli.main(sys.argv[1:]))\n"
     )
-    command = [sys.executable, "-c", slowed, "sweep", *SMALL, "--workers", "1", "--out", str(out)]
+    command = [sys.executable, "-c", halted, "sweep", *SMALL, "--workers", "1", "--out", str(out)]
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    done = _rows_after(out / RESULTS_NAME, 3)
-    child.kill()
-    child.wait()
-    assert 3 <= len(done) < 12
+    try:
+        done = _rows_after(out / RESULTS_NAME, 3)
+    finally:
+        child.kill()
+        child.wait()
+    assert 3 <= len(done) <= 5
     before = read_results(out / RESULTS_NAME)[1]  # whole, whenever it was killed
     ran: list[Any] = []
     run_point = blink.plan.point.run_point
@@ -77,7 +85,7 @@ def test_a_killed_sweep_goes_on_and_gives_the_same_bytes(whole: Path, tmp_path: 
 def test_a_killed_sweep_leaves_no_worker_behind(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil", reason="comes with the extra cluster")
     out = tmp_path / "s"
-    grid = (str(ROOT / "scenarios" / "llama3-8b-h100.toml"), "--rate", "2,3,16", "--seeds", "3")
+    grid = (str(ROOT / "scenarios" / "llama3-8b-h100.toml"), "--rate", "4,6", "--seeds", "9")
     command = [sys.executable, "-m", "blink.cli", "sweep", *grid, "--workers", "2", "--out", str(out)]
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
@@ -107,13 +115,29 @@ def test_a_cluster_gives_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     assert kept(tmp_path / "s") == kept(whole)
 
 
+def test_a_run_that_ends_its_workers_is_one_line() -> None:
+    pytest.importorskip("distributed", reason="needs the extra cluster")
+    says = r"^--cluster local:1: one worker after the other ended"
+    with pytest.raises(InputError, match=says), cluster_executor("local:1") as executor:
+        executor.submit(os._exit, 1).result(timeout=120)
+
+
+def test_what_a_lost_cluster_has_done_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_points = blink.plan.sweep.run.run_points
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blink.plan.sweep.run, "run_points", lambda points, **more: run_points(points[:3], **more))
+        assert sweep(*SMALL, "--workers", "1", "--out", str(tmp_path / "s")) == 2
+    assert "9 of 12 runs were lost" in capsys.readouterr().err
+    assert len(read_results(tmp_path / "s" / RESULTS_NAME)[1]) == 3
+
+
 @pytest.mark.parametrize("where", [("--workers", "2"), ("--cluster", "local:2")])
 def test_ctrl_c_ends_workers_at_once_and_keeps_what_is_done(where: tuple[str, str], tmp_path: Path) -> None:
     """As in a terminal, where Ctrl-C reaches every process."""
     if where[0] == "--cluster":
         pytest.importorskip("distributed", reason="needs the extra cluster")
     out = tmp_path / "s"
-    grid = (str(ROOT / "scenarios" / "llama3-8b-h100.toml"), "--rate", "2,32", "--seeds", "9", "--set", "seed=5")
+    grid = (str(ROOT / "scenarios" / "llama3-8b-h100.toml"), "--rate", "4,6", "--seeds", "9")
     command = [sys.executable, "-m", "blink.cli", "sweep", *grid, *where, "--out", str(out)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,17 @@ def test_the_results_file_is_the_same_in_whichever_order_points_end(tmp_path: Pa
     one, two = ((tmp_path / name / RESULTS_NAME).read_bytes() for name in ("one", "two"))
     assert one == two
     assert read_results(tmp_path / "one" / RESULTS_NAME) == ({"axes": {}}, rows)
+
+
+def test_a_row_that_need_not_be_written_yet_is_written_without_another(tmp_path: Path) -> None:
+    rows = [made_up(rate, 1, 10.0) for rate in RATES]
+    with Store(tmp_path, {}, [row["digest"] for row in rows]) as store:
+        store.put(0, rows[0])
+        store.put(1, rows[1])  # a moment later: too soon to write again
+        end = time.monotonic() + 30
+        while len(read_results(tmp_path / RESULTS_NAME)[1]) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
 
 def test_a_store_goes_on_where_it_was_left_and_takes_nobody_elses_points(tmp_path: Path) -> None:

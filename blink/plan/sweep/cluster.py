@@ -23,8 +23,6 @@ LOCAL = "local:"
 REMOTE = ("tcp://", "tls://", "ucx://")
 LOCAL_MAX = 256
 LOOPBACK, LOOPBACK_ANY = "127.0.0.1", "127.0.0.1:0"
-RETRIES = 2
-"""How often a point is given to another worker when the one that had it dies."""
 CONNECT_S = 30
 ALLOWED = f"allowed: {LOCAL}N, worker processes here, or tcp://HOST:PORT, the scheduler of a Dask cluster"
 
@@ -33,8 +31,9 @@ ALLOWED = f"allowed: {LOCAL}N, worker processes here, or tcp://HOST:PORT, the sc
 def cluster_executor(name: str) -> Iterator[Executor]:
     """The executor of a cluster; what it starts here ends with it.
 
-    Raises InputError for another form, without Dask, if no scheduler answers, and if the workers have another version
-    of this program, whose results would not be the same.
+    A run whose worker dies is given to another, a few times (Dask's `allowed-failures`). Raises InputError after that;
+    for another form, without Dask, if no scheduler answers, and if the workers have another version of this program,
+    whose results would not be the same.
     """
     count = _local_count(name)
     if count is None and not name.startswith(REMOTE):
@@ -42,9 +41,13 @@ def cluster_executor(name: str) -> Iterator[Executor]:
     distributed = need("distributed", "--cluster", "cluster")
     with _quiet(), _client(distributed, name, count) as client:
         _check_workers(client, name)
-        executor = client.get_executor(retries=RETRIES, pure=False)
+        executor = client.get_executor(pure=False)
         try:
             yield executor
+        except distributed.KilledWorker:
+            raise InputError(
+                f"--cluster {name}: one worker after the other ended over a run, as for want of memory"
+            ) from None
         finally:
             # What still runs was given up: nobody waits for it.
             executor.shutdown(wait=False)

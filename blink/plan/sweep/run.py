@@ -64,6 +64,12 @@ def make(
         with executor as running:
             run_points([points[index] for index in order], workers=workers, stop=stop, each=keep, executor=running)
         rows = store.rows()
+        if len(rows) < len(points) and not (stop and stop()):
+            store.flush()
+            raise InputError(
+                f"{len(points) - len(rows)} of {len(points)} runs were lost, as when a cluster goes away"
+                + ("; the others are kept: the same command goes on" if folder else "")
+            )
     if rows and len(rows) == len(points) and all(row[ERROR] for row in rows):
         raise InputError(f"{points[0].label}: {rows[0][ERROR]}")
     return Made(rows, len(points), resumed)

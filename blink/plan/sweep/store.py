@@ -1,8 +1,8 @@
 """The results of a sweep in one Parquet file that is whole at every moment, whatever ends the program.
 
 The file is written anew beside its place, flushed to the disk and renamed, after every point, or, once it takes long,
-so seldom that this costs a tenth of the time at most. Rows stand in the order of the points, not in that of their
-ends: the finished file has the same bytes however it came about.
+so seldom that this costs a tenth of the time, but every ten seconds. Rows stand in the order of the points, not in
+that of their ends: the finished file has the same bytes however it came about.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ RESULTS_NAME = "results.parquet"
 KEY = b"blink.sweep"
 WRITING_SHARE = 0.1
 """Of the time, what writing may take."""
+GAP_MAX_S = 10.0
+"""Between two writings at most, however long one takes."""
 
 
 class Store:
@@ -34,6 +37,9 @@ class Store:
         self._definition, self._digests = definition, digests
         self._rows: list[Row | None] = [None] * len(digests)
         self._lock, self._dirty, self._next_s = -1, False, 0.0
+        self._guard = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._failure: InputError | None = None
 
     def __enter__(self) -> Self:
         if self._path:
@@ -80,23 +86,49 @@ class Store:
         return [row for row in self._rows if row is not None]
 
     def put(self, index: int, row: Row) -> None:
-        """Keep the row of a point, on the disk too unless it was written a moment ago."""
-        self._rows[index] = row
-        self._dirty = True
-        if time.monotonic() >= self._next_s:
-            self.flush()
+        """Keep the row of a point, on the disk too, at the latest when the next writing is due."""
+        with self._guard:
+            self._rows[index] = row
+            self._dirty = True
+            wait_s = self._next_s - time.monotonic()
+            if wait_s <= 0:
+                self._write()
+            elif self._timer is None:
+                # The next run may take an hour: what is done must not wait for it.
+                self._timer = threading.Timer(wait_s, self._write_later)
+                self._timer.daemon = True
+                self._timer.start()
+        if self._failure:
+            raise self._failure
 
     def flush(self) -> None:
         """Write what has not been written yet."""
+        with self._guard:
+            if self._timer:
+                self._timer.cancel()
+                self._timer = None
+            self._write()
+
+    def _write_later(self) -> None:
+        with self._guard:
+            self._timer = None
+            try:
+                self._write()
+            except InputError as error:
+                self._failure = error
+
+    def _write(self) -> None:
         if not (self._dirty and self._path):
             return
+        import pyarrow.parquet  # noqa: F401  # before the clock: its import is no part of a writing
+
         began_s = time.monotonic()
         table = to_table(self.rows(), self._definition)
         put(self._path, lambda part: _write(table, part))
         os.fsync(self._lock)
         self._dirty = False
         ended_s = time.monotonic()
-        self._next_s = ended_s + (ended_s - began_s) * (1 - WRITING_SHARE) / WRITING_SHARE
+        self._next_s = ended_s + min(GAP_MAX_S, (ended_s - began_s) * (1 - WRITING_SHARE) / WRITING_SHARE)
 
 
 def to_table(rows: Sequence[Row], definition: dict[str, Any]) -> Any:
