@@ -1,17 +1,19 @@
 """A bare ASGI application under the same server and settings as `blink serve`: what the server itself can do.
 
-Run as `python -m benchmarks.echo_server`. It prints its port, and answers every POST with as many chunks as the body's
-`max_tokens` says, one a turn of the event loop, each as long as a chunk of a completion's stream.
+Run as `python -m benchmarks.echo_server CARRIER`. It prints its port, and answers every POST with as many chunks
+as the body's `max_tokens` says, one a turn of the event loop, each as long as a chunk of a completion's stream.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
-import uvicorn
+import uvloop
 
+from blink.serve.carrier import carrier_of
 from blink.serve.server import listen
 
 CHUNK = (
@@ -38,7 +40,5 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 if __name__ == "__main__":
     sock = listen("127.0.0.1", 0)
     print(f"ready on http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
-    config = uvicorn.Config(
-        app, loop="uvloop", http="httptools", ws="none", lifespan="off", log_level="critical", access_log=False
-    )
-    uvicorn.Server(config).run(sockets=[sock])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(carrier_of(sys.argv[1], app, sock).serve())

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean, median, quantiles
 
@@ -24,6 +24,7 @@ from benchmarks.open_loop import play, undisturbed
 from benchmarks.scale import scaled
 from blink.common.config import load_scenario
 from blink.common.metrics import tpot_ns
+from blink.serve.carrier import CARRIERS
 from blink.sim.run import simulate
 from blink.workload.build import build_load
 from tests.hw.native_help import needs_compiler
@@ -37,9 +38,9 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def echo() -> Iterator[tuple[int, int]]:
+def echo(carrier: str) -> Iterator[tuple[int, int]]:
     """Port and process of the bare application."""
-    command = [sys.executable, "-m", "benchmarks.echo_server"]
+    command = [sys.executable, "-m", "benchmarks.echo_server", carrier]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
         assert process.stdout is not None
         found = re.search(r":(\d+)$", process.stdout.readline().strip())
@@ -97,14 +98,19 @@ def chunks_per_cpu_s(port: int, pid: int) -> float:
 
 
 def test_chunks_of_one_core_against_a_bare_application(benchmark: BenchmarkFixture) -> None:
-    with timed() as (port, pid), echo() as (bare_port, bare_pid):
-        rates = [(chunks_per_cpu_s(port, pid), chunks_per_cpu_s(bare_port, bare_pid)) for _ in range(scaled(5, 1))]
-        benchmark.pedantic(lambda: asyncio.run(streams(port, STREAMS, TOKENS)), rounds=1)
-    ours, bare = (median(column) for column in zip(*rates, strict=True))
-    benchmark.extra_info.update(
-        items=STREAMS * TOKENS, unit="chunks", chunks_per_cpu_s=round(ours), bare_chunks_per_cpu_s=round(bare),
-        share=round(ours / bare, 3),
-    )  # fmt: skip
+    """Both under each of the servers of HTTP, in turns."""
+    with ExitStack() as stack:
+        ends = {}
+        for carrier in CARRIERS:
+            ends[carrier] = stack.enter_context(timed("--http", carrier))
+            ends[f"bare_{carrier}"] = stack.enter_context(echo(carrier))
+        rates: dict[str, list[float]] = {name: [] for name in ends}
+        for _ in range(scaled(5, 1)):
+            for name, end in ends.items():
+                rates[name].append(chunks_per_cpu_s(*end))
+        benchmark.pedantic(lambda: asyncio.run(streams(ends[CARRIERS[0]][0], STREAMS, TOKENS)), rounds=1)
+    found = {f"{name}_chunks_per_cpu_s": round(median(values)) for name, values in rates.items()}
+    benchmark.extra_info.update(items=STREAMS * TOKENS, unit="chunks", **found)
 
 
 def test_short_streams_of_one_core(benchmark: BenchmarkFixture) -> None:
@@ -134,7 +140,8 @@ def test_a_thousand_streams_at_once(benchmark: BenchmarkFixture) -> None:
     benchmark.extra_info.update(items=MANY, unit="streams", bytes_per_stream=round((memory - before) / MANY))
 
 
-def test_latency_that_the_server_adds(benchmark: BenchmarkFixture) -> None:
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_latency_that_the_server_adds(benchmark: BenchmarkFixture, carrier: str) -> None:
     """A whole request with one token that takes no time: HTTP in, job out, token in, bytes out, over loopback."""
     times: list[float] = []
 
@@ -144,7 +151,7 @@ def test_latency_that_the_server_adds(benchmark: BenchmarkFixture) -> None:
             await stream(port, 1)
             times.append(time.perf_counter() - began)
 
-    with timed() as (port, _):
+    with timed("--http", carrier) as (port, _):
         asyncio.run(streams(port, 4, 1))
         benchmark.pedantic(lambda: asyncio.run(one_after_another(port)), rounds=1)
     cuts = quantiles(times, n=100)

@@ -54,6 +54,9 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="stub: text that anybody can compute, after the times of the twin; torch: a model answers (default: torch "
         "with --backend cuda, else stub)",
     )
+    verb.add_argument(
+        "--http", choices=("uvicorn", "granian"), default="uvicorn", help="what carries HTTP (default: uvicorn)"
+    )
     verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     for name, (metavar, default, _, _, text) in _NUMBERS.items():
         shown = f"{text} (default: {default:g})"
@@ -131,6 +134,7 @@ def _checked(options: argparse.Namespace) -> Options:
         backend=options.backend,
         engine=engine,
         host=options.host,
+        http=options.http,
         seed=options.seed,
         overrides=tuple(options.set),
         model=options.model,

@@ -54,7 +54,7 @@ def serve(options: Options) -> int:
                 f"ready on http://{host}:{port}", model=service.model, backend=backend.name, tokenizer=tokenizer.name
             )
 
-        complete = run(service, app, sock, ready)
+        complete = run(service, app, sock, ready, options.http)
         close()
     finally:
         backend.close(complete=complete)

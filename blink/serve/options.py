@@ -20,6 +20,7 @@ class Options:
     backend: str
     engine: str
     host: str
+    http: str
     port: int
     time_scale: float
     open_max: int

@@ -1,4 +1,4 @@
-"""Runs the application under uvicorn: signals, drain, the clock's watch, and the line that says it is ready."""
+"""Runs the application under a server of HTTP: signals, drain, the clock's watch, and the line that says it is up."""
 
 from __future__ import annotations
 
@@ -7,39 +7,16 @@ import contextlib
 import gc
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import uvloop
 
 from blink.common.errors import InputError
 from blink.frontend.openai.errors import unavailable
-from blink.serve.app import ARRIVED
+from blink.serve.carrier import BACKLOG, CARRIERS, Asgi, Carrier, carrier_of
 from blink.serve.service import Service
-from blink.serve.writer import Receive, Send
 
 WATCH_S = 0.25
-KEEP_ALIVE_S = 30
-CLOSE_SECONDS_MAX = 2
-BACKLOG = 4096
-
-
-class _Uvicorn(uvicorn.Server):
-    """Signals are the caller's."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class _Stamping(HttpToolsProtocol):
-    """Notes when the first byte of a request is here: its task begins later, behind whatever the loop has to do."""
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["state"][ARRIVED] = time.monotonic_ns()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -57,35 +34,21 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(
-    service: Service, app: Callable[[Any, Receive, Send], Any], sock: socket.socket, ready: Callable[[], None]
+    service: Service, app: Asgi, sock: socket.socket, ready: Callable[[], None], carrier: str = CARRIERS[0]
 ) -> bool:
-    """Serve until a signal; True if nothing was left open when it ended."""
-    config = uvicorn.Config(
-        app,
-        loop="uvloop",
-        http=_Stamping,
-        ws="none",
-        lifespan="off",
-        log_level="critical",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=CLOSE_SECONDS_MAX,
-        backlog=BACKLOG,
-    )
-    server = _Uvicorn(config)
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        return runner.run(_main(service, server, sock, ready))
+    """Serve until a signal; True if nothing was left open when it ended. `carrier` is one of CARRIERS."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_main(service, carrier_of(carrier, app, sock), ready))
 
 
-async def _main(service: Service, server: uvicorn.Server, sock: socket.socket, ready: Callable[[], None]) -> bool:
+async def _main(service: Service, carrier: Carrier, ready: Callable[[], None]) -> bool:
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     service.failed = asked.set
     service.pump.start()
-    serving = asyncio.ensure_future(server.serve(sockets=[sock]))
-    while not server.started and not serving.done():
+    serving = asyncio.ensure_future(carrier.serve())
+    while not carrier.started and not serving.done():
         await asyncio.sleep(0.001)
     gc.collect()
     gc.freeze()  # what is there from the start need not be looked through again while streams wait
@@ -98,7 +61,7 @@ async def _main(service: Service, server: uvicorn.Server, sock: socket.socket, r
                 await asyncio.wait_for(asked.wait(), WATCH_S)
         complete = await _drain(service, loop, asked)
     finally:
-        server.should_exit = True
+        carrier.stop()
         await serving
         service.pump.stop()
     return complete
