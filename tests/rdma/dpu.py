@@ -25,6 +25,8 @@ from blink.serve import command, remote  # noqa: F401  # before the fork
 PORT = 8000
 BASE = f"http://127.0.0.1:{PORT}"
 OUT = Path("/run/guest")
+TIME_SCALE, TOKENS = "20", 100
+"""A hundred tokens take some seconds."""
 LINK = next(path.name for path in Path("/sys/class/net").iterdir() if path.name != "lo")
 
 
@@ -40,9 +42,8 @@ def main(scenario: str, ring: str) -> None:
         model = found["models"][0]
         found["texts"] = _texts(client, model)
         found["served_s"] = _uptime()
-        found["short"] = _with_link_down(0.15, lambda: _chat(client, model, 24))
-        found["long"] = _with_link_down(3.0, lambda: _chat(client, model, 200))
-        found["after"] = _until_served(client, model)
+        for name, cut in (("pulled for a moment", _pull(0.15)), ("pulled", _pull(6.0)), ("down", _take_down(2.0))):
+            found[name] = {"ended": _during(cut, lambda: _chat(client, model)), "after": _until_served(client, model)}
         found["healed_s"] = _uptime()
         with urllib.request.urlopen(f"{BASE}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
@@ -63,7 +64,7 @@ def _fork_server(scenario: str, ring: str) -> int:
     trace = str(OUT / "trace.ndjson")
     code = cli.main(
         ["serve", scenario, "--transport", "rdma", "--connect", ring, "--port", str(PORT), "--trace", trace,
-         "--time-scale", "5"]
+         "--time-scale", TIME_SCALE]
     )  # fmt: skip
     os._exit(code)
 
@@ -100,25 +101,36 @@ def _texts(client: openai.OpenAI, model: str) -> list[dict[str, Any]]:
     return found
 
 
-def _chat(client: openai.OpenAI, model: str, tokens: int) -> str:
-    """A stream of a chat: how it ended."""
+def _chat(client: openai.OpenAI, model: str) -> tuple[str, float]:
+    """A stream of a chat that takes seconds: how it ended, and when."""
     begun = time.monotonic()
     try:
         stream = client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": "Tell me more."}], max_tokens=tokens, stream=True,
+            model=model, messages=[{"role": "user", "content": "Tell me more."}], max_tokens=TOKENS, stream=True,
             extra_body={"ignore_eos": True},
         )  # fmt: skip
         reasons = [chunk.choices[0].finish_reason for chunk in stream if chunk.choices]
         ended = str(reasons[-1])
     except openai.OpenAIError as error:
         ended = f"error: {type(error).__name__}"
-    return f"{ended} after {time.monotonic() - begun:.2f} s"
+    return ended, time.monotonic() - begun
 
 
-def _with_link_down(seconds: float, action: Callable[[], str]) -> str:
-    """The link goes down while something is served, for so long."""
-    script = f"sleep 0.3; ip link set {LINK} down; sleep {seconds}; ip link set {LINK} up"
-    with subprocess.Popen(["bash", "-c", script]):
+def _pull(seconds: float) -> str:
+    """The other guest's cable is pulled for so long: the host does it when it sees this file, and removes it."""
+    return (
+        f"echo {seconds} >{OUT}/pull.part; mv {OUT}/pull.part {OUT}/pull; while [ -e {OUT}/pull ]; do sleep 0.02; done"
+    )
+
+
+def _take_down(seconds: float) -> str:
+    """This guest's interface is taken down for so long."""
+    return f"ip link set {LINK} down; sleep {seconds}; ip link set {LINK} up"
+
+
+def _during(cut: str, action: Callable[[], tuple[str, float]]) -> tuple[str, float]:
+    """The connection is cut in the middle of something."""
+    with subprocess.Popen(["bash", "-c", f"sleep 0.4; {cut}"]):
         return action()
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import subprocess
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,6 +55,7 @@ class Guest:
         exports = "".join(f"export {key}={shlex.quote(text)}\n" for key, text in words.items())
         (folder / "command").write_text(f"{exports}cd {shlex.quote(str(cwd))}\nexec {shlex.join(command)}\n")
         self._console = (folder / "console").open("wb")
+        self._monitor = Path(tempfile.mkdtemp(prefix="blink-guest-")) / "monitor"  # a socket's path must be short
         self._process = subprocess.Popen(
             self._qemu(image, network, number), stdin=subprocess.DEVNULL, stdout=self._console, stderr=self._console
         )
@@ -60,7 +64,8 @@ class Guest:
         kernel = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check random.trust_cpu=on"
         command = [
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", _CPU, "-m", str(MEMORY_MB), "-smp", "1",
-            "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-monitor", "none", "-serial", "stdio",
+            "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+            "-monitor", f"unix:{self._monitor},server,nowait",
             "-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", kernel,
         ]  # fmt: skip
         shares = (("host", "/", ",readonly=on,multidevs=remap"), ("guest", str(self.folder), ""))
@@ -86,6 +91,15 @@ class Guest:
         except (OSError, ValueError):
             return DIED
 
+    def set_link(self, up: bool) -> None:
+        """Plug the cable of its Ethernet in, or pull it."""
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.settimeout(5)
+            monitor.connect(str(self._monitor))
+            monitor.sendall(f"set_link wire {'on' if up else 'off'}\n".encode())
+            monitor.recv(1 << 16)  # its prompt, at least
+            time.sleep(0.01)
+
     @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
@@ -106,3 +120,4 @@ class Guest:
             self._process.kill()
         self._process.wait()
         self._console.close()
+        shutil.rmtree(self._monitor.parent, ignore_errors=True)
