@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,8 @@ def write(found: Measurements, scenario: Scenario, folder: Path) -> None:
 def _from_log(options: argparse.Namespace, folder: Path) -> None:
     from blink.common.config import load_scenario
     from blink.common.config.toml import inline
+    from blink.perf.calibration.profiles import MANIFEST, log_manifest
+    from blink.report.rundir import put
     from blink.sim.engines.calibrate import calibrate_to
 
     if not options.scenario:
@@ -156,6 +159,9 @@ def _from_log(options: argparse.Namespace, folder: Path) -> None:
     trace = inline({"file": str(log), "dialect": "vllm-run"})
     scenario = load_scenario(options.scenario, [("--from", f"workload.trace={trace}"), *options.set])
     print(calibrate_to(scenario, int(options.first), folder))
+    about = {"date": date.today().isoformat(), "log": log.name, "first": int(options.first)}
+    manifest = log_manifest(scenario.system.kind, folder, about)
+    put(folder / MANIFEST, lambda part: part.write_text(manifest, encoding="utf-8"))
 
 
 def _as_log(path: Path, folder: Path) -> Path:

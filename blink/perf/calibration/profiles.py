@@ -77,6 +77,14 @@ def calibrate(found: Measurements, gpu_base: str, engine_name: str, shape: Model
     )  # fmt: skip
 
 
+def log_manifest(system: str, folder: Path, about: Mapping[str, Any]) -> str:
+    """The manifest of a calibration to a log: what lies in the folder, for scenarios of that serving system."""
+    found = {"gpu.profile": "gpu.toml", "system.profile": "host-engine.toml"}
+    keys = [(key, name) for key, name in found.items() if (folder / name).is_file()]
+    lines = ['profile = "calibration"', *_items(about.items()), "", f"[scenario.{system}]", *_items(keys)]
+    return "\n".join(lines) + "\n"
+
+
 def overrides(folder: Path, system: str) -> list[str]:
     """What a scenario is told (`KEY=VALUE`) so that it uses a calibration. `system`: the kind of its serving system.
 
