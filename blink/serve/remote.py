@@ -32,6 +32,8 @@ from blink.serve.plan import Order, Plan
 from blink.serve.remote_order import remote_digest
 from blink.serve.ring import FIRST_NUMBER_SHIFT, HEART_BOUND_NS, MakeFrontend, NoRows, RingBackend
 
+SPIN_NS, LOOK_NS = 30_000, 100_000
+"""How long a turn waits for the READ of all control words, an adapter's round trip, and when it looks again."""
 _RETRY_LOOK_NS = 20_000_000
 _CLOSE_LIMIT_NS = 5_000_000_000
 
@@ -242,10 +244,17 @@ class RemoteBackend(RingBackend):
             return None
         if self._coming is None:
             try:
-                return super().turn()
+                return self._ordinary_turn()
             except ConnectionFailedError as error:
                 self._lost(error)
         return monotonic_ns() + _RETRY_LOOK_NS
+
+    def _ordinary_turn(self) -> int | None:
+        """Submissions go at once; the rest waits, in a later turn, for the READ that this one posts."""
+        self._frontend.post()
+        if self._frontend.expects and not self._remote.look_for_status(SPIN_NS):
+            return monotonic_ns() + LOOK_NS
+        return super().turn()
 
     def slot_states(self) -> bytes:
         """See Backend: as they were when they could last be read."""

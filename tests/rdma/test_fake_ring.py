@@ -82,6 +82,23 @@ def test_what_is_asked_beside_the_verbs_is_answered(host: RingHost) -> None:
     ring.close()
 
 
+def test_a_status_read_that_is_under_way_is_not_waited_for(host: RingHost, world: FakeWorld) -> None:
+    attachment = door(host).open(Device())
+    ring = VerbsRing(attachment, small_settings())
+    world.held = True
+    assert not ring.look_for_status(1_000)
+    assert not ring.look_for_status(1_000)  # the same READ
+    world.serve()
+    assert ring.look_for_status(1_000)
+    assert ring.read_status().tolist() == [0] * SLOT_COUNT
+    assert not ring.look_for_status(1_000)  # the next one
+    world.held = False
+    world.serve()
+    assert ring.state()["started"] == 0  # others come and go meanwhile
+    assert ring.look_for_status(1_000)
+    ring.close()
+
+
 def test_another_machines_clock_is_compared(host: RingHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "machine_id", lambda: "elsewhere")
     attachment = door(host).open(Device())

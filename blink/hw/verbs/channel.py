@@ -22,6 +22,8 @@ INLINE_BYTES = 64
 """Up to so many bytes travel in the work request itself: a control word, a cancel word, a descriptor."""
 WRITE_STAGING_BYTES = 4 << 20
 READ_STAGING_BYTES = 4 << 20
+APART_BYTES = 64 << 10
+"""Behind the staging of READs, at the place `apart`: for one READ that is under way while others come and go."""
 COMPLETION_LIMIT_S = 5.0
 """The stated bound: no operation waits longer. All retries of the adapter take half a second, up to four times that."""
 _REAP_MAX = 32
@@ -49,7 +51,7 @@ class Channel:
         # Behind the staging: what is sent inline, until it is posted, and the word that `look` brings.
         self._inline_at, self._look_at = write_staging_bytes, write_staging_bytes + inline_bytes * SIGNAL_EVERY
         self._out = LocalMemory(device, self._look_at + _WORD_BYTES)
-        self._in = LocalMemory(device, read_staging_bytes)
+        self._in = LocalMemory(device, read_staging_bytes + APART_BYTES)
         self._staging = StagingRing(write_staging_bytes)
         self._closed = False
         self._posted = 0  # requests that the adapter has
@@ -59,7 +61,7 @@ class Channel:
         self._what = "connecting"
         self.failure: ConnectionFailedError | None = None
         self.completed_ns = time.monotonic_ns()  # when something last came back
-        self.read_bytes_max = read_staging_bytes
+        self.read_bytes_max = self.apart = read_staging_bytes
 
     @property
     def address(self) -> QueuePairAddress:
@@ -258,6 +260,11 @@ class Channel:
         """Post the batch, and return once the request of this number is done. Raises what the completion says."""
         self.post()
         self._wait_past(number)
+
+    def is_done(self, number: int) -> bool:
+        """Whether the request of this number is done, without waiting. It must have been posted."""
+        self.reap()
+        return self._pool.retired > number
 
     def flush(self) -> None:
         """Everything that was asked for so far is done. The last request may leave no completion by itself: it does."""

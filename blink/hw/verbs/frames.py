@@ -95,7 +95,7 @@ class FrameSocket:
     def arrived(self, wait_s: float) -> list[Frame]:
         """Frames that are here, after waiting for the first at most so long. Raises FrameError at the end."""
         whole, self._whole = self._whole, []
-        if whole or not select.select([self._end], [], [], wait_s)[0]:
+        if whole or not self._readable(wait_s):
             return whole
         try:
             data = self._end.recv(_CHUNK_BYTES)
@@ -106,6 +106,11 @@ class FrameSocket:
             self.closed = True
             raise FrameError("the other side has hung up")
         return self._reader.feed(data)
+
+    def _readable(self, wait_s: float) -> bool:
+        poller = select.poll()  # a server's descriptors may be beyond what select takes
+        poller.register(self._end, select.POLLIN)
+        return bool(poller.poll(1000 * wait_s))
 
     def close(self) -> None:
         """Hang up."""

@@ -46,8 +46,9 @@ class VerbsRing:
         (kernels/include/blink/scan.h).
     V1. A READ of tokens is posted only after the completion of the READ of control words that told of them. Pairs with
         R1, the scheduler's release store (kernels/include/blink/publish.h).
-    V2. `read_status` and `read_tokens` return with their READs completed, so a WRITE that recycles a slot is posted
-        after every READ of it is done. Pairs with the responder, which may let a WRITE overtake a READ.
+    V2. `read_status` and `read_tokens` return with their READs completed, and none is posted before the frontend has
+        recycled what they showed, so that WRITE is posted after every READ of the slot is done. Pairs with the
+        responder, which may let a WRITE overtake a READ.
     """
 
     def __init__(self, attachment: Attachment, settings: NativeSettings, tail: TraceTail | None = None) -> None:
@@ -64,6 +65,7 @@ class VerbsRing:
         self._ends = np.zeros(SLOT_COUNT, np.uint32)
         self._ends_first, self._ends_end = SLOT_COUNT, 0  # changed and not yet written
         self.tail = tail
+        self._status_read: int | None = None  # under way, or complete and not yet taken
         self.drain_gap_ns = DRAIN_GAP_NS
         self._drained_ns = 0
 
@@ -87,9 +89,33 @@ class VerbsRing:
         if write.region is Region.HEADER:
             self._channel.flush()  # E2: the epoch is in the ring before anything is read
 
+    def look_for_status(self, spin_ns: int) -> bool:
+        """Post the READ of the status array unless it is under way; whether it is complete after at most so long.
+
+        Whoever must not wait asks again later; `read_status` then has it at once.
+        """
+        if self._status_read is None:
+            self._post_status_read()
+        assert self._status_read is not None
+        due_ns = time.monotonic_ns() + spin_ns
+        while not self._channel.is_done(self._status_read):
+            if time.monotonic_ns() > due_ns:
+                return False
+        return True
+
+    def _post_status_read(self) -> None:
+        channel = self._channel
+        self._status_read = channel.read(self._regions[Region.STATUS], 0, STATUS_ARRAY_BYTES, channel.apart)
+        channel.post()
+
     def read_status(self) -> U64:
-        """One READ of the whole array; every second word is a control word."""
-        data = self._channel.read_now(self._regions[Region.STATUS], 0, STATUS_ARRAY_BYTES)
+        """One READ of the whole array; every second word is a control word. It may have been posted before."""
+        if self._status_read is None:
+            self._post_status_read()
+        assert self._status_read is not None
+        self._channel.wait(self._status_read)
+        self._status_read = None
+        data = self._channel.staged(self._channel.apart, STATUS_ARRAY_BYTES)
         return np.ascontiguousarray(np.frombuffer(data, np.uint64)[::2])
 
     def read_tokens(self, offset: NDArray[np.int64], count: NDArray[Any]) -> Tokens:
