@@ -49,11 +49,13 @@ def test_a_calibration_writes_profiles_that_it_can_load(tmp_path: Path) -> None:
 
 def test_clocks_are_joined_by_the_quickest_request(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    line = '{{"arrival_time":{},"queued_ts":{},"first_token_ts":{},"last_token_ts":{},"output_toks":3}}\n'
+    line = '{{"arrival_time":{},"queued_ts":{},"first_token_ts":{},"last_token_ts":{},"input_toks":9,"output_toks":3}}\n'
     path.write_text(line.format(1000.0, 5.5, 6.0, 7.0) + line.format(1001.0, 6.2, 6.5, 8.0))
     found = MeasuredRun.read(path)
     assert found.ttft_ns.tolist() == [800_000_000, 300_000_000]
     assert found.e2e_ns.tolist() == [1_800_000_000, 1_800_000_000]
+    assert found.arrival_ns.tolist() == [0, 1_000_000_000]
+    assert found.prompt_tokens.tolist() == [9, 9]
     path.write_text('{"arrival_time":1}\n')
     with pytest.raises(InputError, match="line 1: queued_ts: None is not allowed"):
         MeasuredRun.read(path)

@@ -17,6 +17,9 @@ from blink.common.trace import Trace, read_trace
 from blink.sim.run import simulate
 from blink.workload.build import build_load
 
+CLOCK_FALLS = Path(__file__).resolve().parents[1] / "data" / "h200-twin" / "profile" / "gpu.toml"
+"""A GPU whose clock falls under load."""
+
 arrivals = st.one_of(
     st.builds(lambda rate: {"kind": "poisson", "rate": rate}, st.sampled_from([2.0, 40.0, 400.0, 20000.0])),
     st.builds(lambda rate: {"kind": "gamma", "rate": rate, "burstiness": 0.2}, st.sampled_from([20.0, 2000.0])),
@@ -34,9 +37,12 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
         "seed": draw(st.integers(0, 2**31)),
         "model": {"profile": "smollm2-135m"},
         "gpu": {
-            "profile": draw(st.sampled_from(["h200", "rtx4090"])),
+            "profile": draw(st.sampled_from(["h200", "rtx4090", str(CLOCK_FALLS)])),
             "memory_utilization": draw(st.sampled_from([0.9, 0.2])),
         },
+        "system": {"kind": draw(st.sampled_from(["blink", "blink", "cpu-resident"]))},
+        "host": {"profile": "h200-node", "reserved_cores": 0},
+        "interference": {"jobs": [{"profile": "bz2-fault", "threads": draw(st.sampled_from([0, 40]))}]},
         "dpu": {"token_cores": draw(st.integers(2, 6))},
         "workload": {
             "requests": draw(st.integers(1, 40)),

@@ -11,6 +11,7 @@ from blink.common.profile import CONSTANT_KINDS, PROFILE_KINDS, RANGED_KINDS, Co
 from blink.perf.dpu import DpuProfile
 from blink.perf.energy import PowerProfile, PriceProfile
 from blink.perf.engine import EngineProfile
+from blink.perf.fabric import FabricProfile
 from blink.perf.fleet import FleetProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.host.colocation import Colocation
@@ -40,6 +41,7 @@ TYPED = {
     "power": PowerProfile,
     "price": PriceProfile,
     "fleet": FleetProfile,
+    "fabric": FabricProfile,
 }
 
 
@@ -62,8 +64,8 @@ def test_the_promised_profiles_are_shipped() -> None:
         "qwen3-32b",
         "smollm2-135m",
     ]
-    assert list_profiles("dpu") == ["bluefield-3"]
-    assert list_profiles("link") == ["local-dpu", "separate-dpu"]
+    assert list_profiles("dpu") == ["bluefield-3", "none"]
+    assert list_profiles("link") == ["local-dpu", "none", "separate-dpu"]
     assert list_profiles("host-engine") == ["cpu-resident", "sglang-0.5.8", "trtllm-1.1", "vllm-0.13", "vllm-0.19"]
 
 
