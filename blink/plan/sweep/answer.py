@@ -56,17 +56,18 @@ def _over_first(curves: Sequence[Data], axes: Mapping[str, Sequence[Any]]) -> No
 
     Seeds send the same requests to all systems, so that a ratio is known better than either of its rates.
     """
-    first = axes["system"][0] if len(axes.get("system", ())) > 1 else None
+    systems = axes.get("system", ())
     by_key = {tuple(one["key"].items()): one for one in curves}
     for one in curves:
-        base = (
-            by_key[tuple((name, first if name == "system" else value) for name, value in one["key"].items())]
-            if first
-            else one
-        )
-        both = [(other["load"] or {}).get("saturation_rate") for other in (one, base)]
-        paired = one is not base and all(both) and len(both[0]["values"]) == len(both[1]["values"])
-        one["over_first"] = ratio(ratio_interval(both[0]["values"], both[1]["values"])) if paired else None
+        key = one["key"] | ({"system": systems[0]} if systems else {})
+        one["over_first"] = _over(one, by_key[tuple(key.items())])
+
+
+def _over(one: Data, base: Data) -> Data | None:
+    ends: list[Any] = [(curve["load"] or {}).get("saturation_rate") for curve in (one, base)]
+    if one is base or not all(ends) or len(ends[0]["values"]) != len(ends[1]["values"]):
+        return None
+    return ratio(ratio_interval(ends[0]["values"], ends[1]["values"]))
 
 
 WINDOW_REQUESTS_MIN = 100
