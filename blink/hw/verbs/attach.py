@@ -176,6 +176,7 @@ class Door:
         channel = Channel(device)
         try:
             control.send({**self.identity.plain(), "pair": channel.address.plain(), "process": os.getpid()})
+            # V3: with this answer the old queue pair is gone; the epoch is written only on what is made of it.
             hello = ring_hello_of(control.receive(CONNECT_LIMIT_S))
             channel.connect(hello.pair)
         except (FrameError, HelloError) as error:

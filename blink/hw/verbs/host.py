@@ -163,6 +163,7 @@ class RingHost:
             if refusal is not None:
                 self._refuse(control, refusal)
                 return
+            # V3 pairs with the new frontend's WRITE of the epoch: the old queue pair is gone before the answer.
             self.drop()
             try:
                 self._join(control, their_pair, peer)

@@ -41,11 +41,13 @@ class QueuePair:
         self._device = device
         binding, enums = device.binding, device.enums
         self.inline_bytes = inline_bytes
-        cap = binding.QPCap(
-            max_send_wr=send_max, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=inline_bytes
-        )
-        wanted = binding.QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=queue, rcq=queue, cap=cap, sq_sig_all=0)
-        self.raw = binding.QP(device.domain, wanted)
+        try:
+            self.raw = self._made(queue, send_max)
+        except Exception:  # a device that carries less inside a work request carries nothing there
+            if not inline_bytes:
+                raise
+            self.inline_bytes = 0
+            self.raw = self._made(queue, send_max)
         self._psn = int.from_bytes(os.urandom(3), "little")
         attributes = binding.QPAttr()
         attributes.qp_state, attributes.pkey_index, attributes.port_num = enums.IBV_QPS_INIT, 0, PORT
@@ -53,6 +55,14 @@ class QueuePair:
         self.raw.modify(
             attributes, enums.IBV_QP_STATE | enums.IBV_QP_PKEY_INDEX | enums.IBV_QP_PORT | enums.IBV_QP_ACCESS_FLAGS
         )
+
+    def _made(self, queue: Any, send_max: int) -> Any:
+        binding, enums = self._device.binding, self._device.enums
+        cap = binding.QPCap(
+            max_send_wr=send_max, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=self.inline_bytes
+        )
+        wanted = binding.QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=queue, rcq=queue, cap=cap, sq_sig_all=0)
+        return binding.QP(self._device.domain, wanted)
 
     @property
     def address(self) -> QueuePairAddress:

@@ -83,11 +83,12 @@ class VerbsRing:
         if write.data is None:
             raise ValueError("a real ring needs the bytes of every WRITE")
         self._write_ends()
+        # V0 pairs with A0: the order of these calls is the order in which the ring's memory changes.
         self._channel.write(self._regions[write.region], write.offset_bytes, bytes(write.data))
         if write.region in _AT_ONCE or not (write.holds_descriptors or write.region is Region.PROMPT):
             self._channel.post()
         if write.region is Region.HEADER:
-            self._channel.flush()  # E2: the epoch is in the ring before anything is read
+            self._channel.flush()  # E2: the epoch is in the ring before anything is READ
 
     def look_for_status(self, spin_ns: int) -> bool:
         """Post the READ of the status array unless it is under way; whether it is complete after at most so long.
@@ -113,13 +114,14 @@ class VerbsRing:
         if self._status_read is None:
             self._post_status_read()
         assert self._status_read is not None
-        self._channel.wait(self._status_read)
+        self._channel.wait(self._status_read)  # V2 pairs with the responder: recycling comes after this completion
         self._status_read = None
         data = self._channel.staged(self._channel.apart, STATUS_ARRAY_BYTES)
         return np.ascontiguousarray(np.frombuffer(data, np.uint64)[::2])
 
     def read_tokens(self, offset: NDArray[np.int64], count: NDArray[Any]) -> Tokens:
         """READs of ranges of the output area, one batch for as many as the staging holds."""
+        # V1 pairs with R1: whoever knows these ranges has the completed READ of the control words that published them.
         channel, parts, used, last = self._channel, [], 0, None
         for first, many in zip(offset.tolist(), count.tolist(), strict=True):
             start, left = TOKEN_BYTES * first, TOKEN_BYTES * many
