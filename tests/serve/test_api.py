@@ -12,12 +12,16 @@ from blink.frontend.tokenizer.byte_level import ByteTokenizer
 from tests.serve.running import Server, running
 
 pytest.importorskip("uvicorn", reason="needs the extra [serve]")
+
+from blink.serve.carrier import CARRIERS
+
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with running("--time-scale", "0.1") as found:
+@pytest.fixture(scope="module", params=CARRIERS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    pytest.importorskip(request.param, reason="needs this server of HTTP")
+    with running("--time-scale", "0.1", "--http", request.param) as found:
         yield found
 
 

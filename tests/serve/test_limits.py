@@ -154,6 +154,7 @@ def test_a_session_is_recorded_and_replayed(tmp_path: Path) -> None:
         assert server.request("POST", "/v1/completions", body)[2] == whole[2]
         assert server.request("POST", "/v1/completions", {"prompt": 5})[::2] == wrong[::2]
         assert server.request("POST", "/v1/completions", {"prompt": "never asked"})[0] == 404
+        assert server.request("GET", "/v1/models")[0] == 200
 
 
 @pytest.mark.parametrize(
