@@ -63,7 +63,7 @@ def test_the_simulator_alone_can_be_checked(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--backends", "sim,cuda9"), "--backends: 'cuda9' does not exist; allowed: sim, native, cuda"),
+        (("--backends", "sim,cuda9"), "--backends: 'cuda9' does not exist; allowed: sim, native, cuda, native-rdma"),
         (
             ("--backends", "sim,sim"),
             "--backends: 'sim,sim' is not allowed; allowed: different names, such as sim,native",
