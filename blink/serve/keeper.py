@@ -121,6 +121,8 @@ class Keeper:
                 with server:
                     self._serve(server)
                 waiting_since = time.monotonic()
+            if self._ended:
+                return  # the scheduler has ended, as it was told to
             self._drain()
             if time.monotonic() - waiting_since > self._order.linger_s or self._is_faulty():
                 self._ended = True

@@ -34,6 +34,7 @@ class Server:
         environment.pop("BLINK_API_KEY", None)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=environment)
+        self.last_words = ""  # all that it had said, once it has ended
         self.port = self._wait(start_limit_s)
 
     def _wait(self, limit_s: float) -> int:
@@ -114,8 +115,9 @@ class Server:
             self.process.kill()
             raise AssertionError(f"the server did not stop: {self.text()}") from None
         finally:
-            if self.process.poll() is not None:
-                self.log.unlink(missing_ok=True)
+            if self.process.poll() is not None and self.log.exists():
+                self.last_words = self.text()
+                self.log.unlink()
 
 
 def wait_for(happened: Any, limit_s: float = 20.0) -> None:

@@ -78,6 +78,7 @@ def test_a_ring_has_one_server_and_ends_with_it(ring: tuple[str, ...], capsys: p
         assert "another server uses this ring" in capsys.readouterr().err
         server.post("/v1/completions", BODY)
         assert server.stop() == 0
+        assert "keeper" not in server.last_words
     assert not Path(ring[-1]).exists()
 
 
