@@ -27,7 +27,7 @@ def tables(found: Validation) -> Iterator[Table]:
         if label not in found.latencies:
             continue
         table = found.latencies[label]
-        count = max(comparison.count for comparison in table.values())
+        count = table["ttft"].count
         title = f"Latencies, {count:,} requests" if label == "all" else f"Load {label}, {count:,} requests"
         yield title, header, [row for name, comparison in table.items() for row in _errors(name, comparison)]
     if found.gaps:

@@ -95,7 +95,7 @@ def test_the_profile_beside_the_recorded_run_is_the_fit_of_its_measurements(fitt
 
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="calibration.toml: cannot be read"):
+    with pytest.raises(InputError, match=r"calibration\.toml: cannot be read"):
         overrides(tmp_path, "blink")
     with pytest.raises(InputError, match="system 'vllm' was not calibrated; allowed: blink, cpu-resident"):
         overrides(PROFILE, "vllm")
@@ -141,9 +141,10 @@ def made_up_steps(seed: int) -> StepTable:
     table = np.array(rows)
     launched, done = table[:, 7].astype(np.int64), table[:, 8].astype(np.int64)
     ints = table[:, :7].astype(np.int64)
+    stored = done + 2_000 + 50 * ints[:, 4]
     return StepTable(
-        *(ints[:, column] for column in range(7)), launched - 10_000, launched, launched, done, done + 2_000 + 50 * ints[:, 4],
-        done + 2_000, np.arange(len(rows)) % 120 == 119,
+        *(ints[:, column] for column in range(7)), launched - 10_000, launched, launched, done, stored, stored,
+        np.arange(len(rows)) % 120 == 119,
     )  # fmt: skip
 
 

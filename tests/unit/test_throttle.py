@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def test_prefills_in_a_row_take_longer_and_longer_up_to_a_bound() -> None:
     for _ in range(60):
         durations.append(clock.prefill_ns(now, 20_000_000, 1, 512))
         now += durations[-1]
-    assert all(one <= other for one, other in zip(durations, durations[1:], strict=False))
+    assert all(one <= other for one, other in pairwise(durations))
     assert durations[0] > 20_000_000
     assert durations[-1] == pytest.approx(20_000_000 * (1 + 0.2 * 0.9), rel=1e-4)
 
