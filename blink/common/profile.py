@@ -37,6 +37,7 @@ PROFILE_KINDS = (
     "power",
     "price",
     "fleet",
+    "fabric",
 )
 CONSTANT_KINDS = ("measured", "published", "fitted", "assumed")
 RANGED_KINDS = ("measured", "fitted")

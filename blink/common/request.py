@@ -42,6 +42,7 @@ class Request:
     output_tokens: int = 0
     pause_count: int = 0
     kv_block_count: int = UNKNOWN
+    kv_ready_tokens: int = 0  # of the prompt, whose keys and values another replica has sent
 
     def answered(self, status: int, token_count: int, last_token_ns: int) -> None:
         """Its slot is complete with that SlotStatus, and its client, who still listens, had the last token then."""

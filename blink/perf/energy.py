@@ -25,7 +25,6 @@ from blink.perf.host.profile import HostProfile
 from blink.perf.host.scenario import interference_of
 from blink.perf.shape import ModelShape
 
-WEIGHT_BYTES = 2  # bf16 and fp16
 SECONDS_PER_HOUR = 3600
 JOULES_PER_KWH = 3_600_000
 KINDS_WITH_DPU = ("blink", "cpu-resident")
@@ -106,16 +105,17 @@ def utilization(scenario: Scenario, shape: ModelShape, gpu: GpuProfile, result: 
     duration_ns, scheduler = result.duration_ns, result.scheduler
     if duration_ns <= 0:
         return Utilization(0.0, 0.0, 0.0, 0.0)
-    gpus, seconds = scenario.gpu.tensor_parallel, duration_ns / NS_PER_S
+    gpus, seconds = scenario.gpu.gpu_count, duration_ns / NS_PER_S
     launches = scheduler.decode_launches + scheduler.prefill_launches
     rows = scheduler.decode_rows / max(1, scheduler.decode_launches)
-    traffic = launches * _weight_bytes(shape, rows) + _kv_bytes(shape, result)
+    width = scenario.model.dtype_bytes
+    traffic = launches * _weight_bytes(shape, rows, width) + _kv_bytes(shape, result, width)
     flops = 2.0 * shape.active_param_count * (scheduler.decode_rows + scheduler.prefill_tokens)
     return Utilization(
         cpu=_cpu(scenario, result),
         gpu_busy=min(1.0, (scheduler.decode_ns + scheduler.prefill_ns) / duration_ns),
         gpu_memory=min(1.0, traffic / gpus / seconds / gpu.memory_bandwidth_bytes_per_s),
-        gpu_compute=min(1.0, flops / gpus / seconds / gpu.peak_flops_16bit),
+        gpu_compute=min(1.0, flops / gpus / seconds / gpu.peak_flops(width)),
     )
 
 
@@ -125,7 +125,7 @@ def account(scenario: Scenario, result: RunResult) -> dict[str, float]:
     gpu = GpuProfile.load(scenario.gpu.profile)
     power, prices = PowerProfile.load(scenario.power.profile), PriceProfile.load(scenario.prices.profile)
     used = utilization(scenario, shape, gpu, result)
-    gpus, kind = scenario.gpu.tensor_parallel, scenario.system.kind
+    gpus, kind = scenario.gpu.gpu_count, scenario.system.kind
     with_dpu = kind in KINDS_WITH_DPU
     cpu_w = power.cpu_w(used.cpu)
     gpu_w = gpus * power.gpu_w(gpu, used.gpu_busy, used.gpu_memory, used.gpu_compute)
@@ -165,7 +165,7 @@ def fleet_account(scenario: Scenario, fleet: FleetProfile, parts: Sequence[Part]
     shape = ModelShape.load(scenario.model.hf_config or scenario.model.profile or "")
     gpu = GpuProfile.load(scenario.gpu.profile)
     power, prices = PowerProfile.load(scenario.power.profile), PriceProfile.load(scenario.prices.profile)
-    gpus, kind = scenario.gpu.tensor_parallel, scenario.system.kind
+    gpus, kind = scenario.gpu.gpu_count, scenario.system.kind
     seconds, paid_ns = duration_ns / NS_PER_S, sum(part.paid_ns for part in parts)
     if duration_ns <= 0 or not paid_ns:
         return {}
@@ -208,7 +208,7 @@ def usd_per_hour(scenario: Scenario, prices: PriceProfile) -> float:
     """What one replica is charged at, energy apart: its GPUs, the threads kept for it, its DPU."""
     kind = scenario.system.kind
     threads = prices.attended_threads if kind in KINDS_WITHOUT_HOST else scenario.host.reserved_cores
-    per_hour = scenario.gpu.tensor_parallel * prices.gpu_usd_per_hour + threads * prices.host_thread_usd_per_hour
+    per_hour = scenario.gpu.gpu_count * prices.gpu_usd_per_hour + threads * prices.host_thread_usd_per_hour
     return per_hour + (prices.dpu_usd_per_hour if kind in KINDS_WITH_DPU else 0.0)
 
 
@@ -223,17 +223,17 @@ def _cpu_share(scenario: Scenario, own_threads: float) -> float:
     return min(1.0, (others + own_threads) / threads)
 
 
-def _weight_bytes(shape: ModelShape, rows: float) -> float:
+def _weight_bytes(shape: ModelShape, rows: float, width: int) -> float:
     """Weights that one launch of `rows` tokens reads; every token of a launch reaches its own experts."""
     if not shape.expert_count:
-        return float(WEIGHT_BYTES * shape.param_count)
+        return float(width * shape.param_count)
     unused = shape.expert_count - shape.experts_touched(max(1, round(rows)))
-    return WEIGHT_BYTES * (shape.param_count - unused * shape.expert_params * shape.layer_count)
+    return width * (shape.param_count - unused * shape.expert_params * shape.layer_count)
 
 
-def _kv_bytes(shape: ModelShape, result: RunResult) -> float:
+def _kv_bytes(shape: ModelShape, result: RunResult, width: int) -> float:
     """Keys and values that decoding read: token i of a request reads its prompt and the i tokens before."""
     rows = result.requests
     made = np.maximum(rows["output_tokens"], 0)
     read = made * np.maximum(rows["prompt_tokens"], 0) + made * (made - 1) // 2
-    return float(int(read.sum()) * shape.kv_bytes_per_token(WEIGHT_BYTES))
+    return float(int(read.sum()) * shape.kv_bytes_per_token(width))

@@ -50,13 +50,13 @@ class MemoryBudget:
         for name, value in (("batch_max", batch_max), ("kv_block_tokens", kv_block_tokens)):
             _check(name, value, 1, 1 << 20)
         parts = {
-            "weights": -(-step.shape.param_count * step.dtype_bytes // step.tensor_parallel),
+            "weights": step.weights_bytes,
             "captured graphs": graph_count * step.engine.graph_bytes,
             "workspace": workspace_bytes(step, prefill_tokens_max, batch_max),
             "ring": ring_bytes(prompt_tokens_max, output_tokens_max),
         }
         usable = int(step.gpu.memory_bytes * utilisation)
-        block_bytes = kv_block_tokens * step.shape.kv_bytes_per_token(step.dtype_bytes) // step.tensor_parallel
+        block_bytes = step.kv_bytes(kv_block_tokens)
         left = usable - sum(parts.values())
         needed = -(-(prompt_tokens_max + output_tokens_max) // kv_block_tokens) * block_bytes
         if left < needed:

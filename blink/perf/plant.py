@@ -14,10 +14,10 @@ from blink.perf.dpu import DpuProfile
 from blink.perf.engine import EngineProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.memory import MemoryBudget
+from blink.perf.serving import ServingStep, switches_of
 from blink.perf.shape import ModelShape
 from blink.perf.step import StepModel
 
-DTYPE_BYTES = 2  # bf16 and fp16
 _PROMPT_TOKENS = 1024  # of the two prompts for which it is asked whether one graph or two are computed sooner
 
 
@@ -38,11 +38,8 @@ class Plant:
     @classmethod
     def of(cls, scenario: Scenario) -> Plant:
         """Load profiles and lay out memory. Raises InputError for an unknown profile or a model that does not fit."""
-        shape = ModelShape.load(scenario.model.hf_config or scenario.model.profile or "")
-        gpu = GpuProfile.load(scenario.gpu.profile)
-        engine = EngineProfile.load(engine_name(scenario))
-        corrections = StepCorrections.load(scenario.model.steps) if scenario.model.steps else None
-        step = StepModel(shape, gpu, DTYPE_BYTES, scenario.gpu.tensor_parallel, engine, corrections)
+        step = step_model(scenario)
+        shape, gpu = step.shape, step.gpu
         dpu = DpuProfile.load(scenario.dpu.profile)
         context = scenario.limits.context_tokens or shape.context_tokens_max
         if context > shape.context_tokens_max:
@@ -97,6 +94,20 @@ def graph_tables(scenario: Scenario, context_tokens: int) -> tuple[GraphTable, G
         GraphShape(GraphKind.DECODE, decode_batches[-1], context_tokens),
     )
     return prefill, decode
+
+
+def step_model(scenario: Scenario) -> StepModel:
+    """How long steps of a scenario take, its what-if switches included. Raises InputError for an unknown profile."""
+    shape = ModelShape.load(scenario.model.hf_config or scenario.model.profile or "")
+    gpu = GpuProfile.load(scenario.gpu.profile)
+    engine = EngineProfile.load(engine_name(scenario))
+    blink_like = scenario.system.kind in ("blink", "cpu-resident")  # what was measured are captured shapes
+    corrections = StepCorrections.load(scenario.model.steps) if scenario.model.steps and blink_like else None
+    width, ways = scenario.model.dtype_bytes, scenario.gpu.tensor_parallel
+    switches = switches_of(scenario)
+    if switches is None:
+        return StepModel(shape, gpu, width, ways, engine, corrections)
+    return ServingStep(shape, gpu, width, ways, engine, corrections, switches)
 
 
 def engine_name(scenario: Scenario) -> str:

@@ -287,6 +287,20 @@ class StepModel:
         floor = engine.elementwise_kernels_per_layer * self.gpu.kernel_floor_ns
         return shape.layer_count * max(0.0, self._bytes_ns(tokens * moved) / engine.elementwise_efficiency - floor)
 
+    @property
+    def weights_bytes(self) -> int:
+        """Weights on each GPU."""
+        return -(-self.shape.param_count * self.dtype_bytes // self.tensor_parallel)
+
+    def kv_bytes(self, tokens: int) -> int:
+        """Keys and values of so many tokens on each GPU."""
+        return tokens * self.shape.kv_bytes_per_token(self.dtype_bytes) // self.tensor_parallel
+
+    def context_ns(self, new_tokens: int, context_tokens: int) -> int:
+        """What a prefill takes beyond that of its new tokens alone, for the context before them in the cache."""
+        bytes_ns, flops_ns = self._kv_token_ns()
+        return round(max(context_tokens * bytes_ns, new_tokens * context_tokens * flops_ns))
+
     def kernel_count(self) -> int:
         """Kernels of one step."""
         moe = self.shape.expert_count > 0

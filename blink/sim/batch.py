@@ -28,6 +28,8 @@ class Live:
     end_status: SlotStatus
     claimed_ns: int
     end_step: int = 0  # number of the decode step whose token is its last
+    computed: int = 0  # tokens of the prompt whose keys and values are in the cache
+    load_ns: int = 0  # until those that were found elsewhere are there
     kv_base: int = 0  # KV length minus the scheduler's decode step number: constant while it decodes
 
 

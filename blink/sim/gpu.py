@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 import simpy
@@ -37,6 +37,7 @@ from blink.sim.gpu_rows import GpuRows
 from blink.sim.occupancy import Occupancy
 from blink.sim.overheads import StepOverheads
 from blink.sim.ports import Listener, Observer, StepTimes
+from blink.sim.reuse import Reuse
 
 _NEVER_NS = 2**63 - 1
 _EVERY_SLOT = -1  # in place of a slot: the frontend's epoch has changed
@@ -47,11 +48,24 @@ Process = Generator[simpy.Event, object, None]
 
 
 @dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """What-if switches of the scheduler.
+
+    `chunk_tokens`: of a prompt in one graph, 0 for all. `reuse`: keys and values that are there already. `context_ns`:
+    what a prefill takes for the (new tokens, context) of a prompt beyond its new tokens.
+    """
+
+    chunk_tokens: int
+    reuse: Reuse | None
+    context_ns: Callable[[int, int], int]
+
+
+@dataclass(frozen=True, slots=True)
 class GpuSettings:
     """What bounds the scheduler: limits of the policy, graph tables, KV blocks, time limit (0: none).
 
     `graph_timeout_ns`: a graph that runs longer is given up, and nothing is launched any more (0: it may run for ever).
-    `throttle`: the GPU's clock, None if it does not fall.
+    `throttle`: the GPU's clock, None if it does not fall. `options`: what-if switches.
     """
 
     limits: policy.Limits
@@ -62,6 +76,7 @@ class GpuSettings:
     stepwise: bool
     graph_timeout_ns: int = 0
     throttle: Throttle | None = None
+    options: GpuOptions | None = None
 
 
 class Gpu:
@@ -106,6 +121,7 @@ class Gpu:
         self._kv_tokens = 0
         self._segment: Segment | None = None
         self._graph_since: int | None = None  # a prefill runs since then
+        self._partial: list[Live] = []  # claimed, part of the prompt is still to be computed
         self._prefilled_tokens = 0  # in a row, since the last decode
 
     # --- what the ring tells ---
@@ -157,6 +173,9 @@ class Gpu:
     def iteration(self) -> Process:
         """One boundary, one decision, and what it asks for."""
         self._scan()
+        if self._partial and not self.failed:
+            yield from self._go_on()
+            return
         decision = _NOTHING_TO_DO if self.failed else self._decide()
         self._occupancy.blocked(self._env.now, decision.blocked)
         if self.observer:
@@ -221,8 +240,9 @@ class Gpu:
                 self._fence(rejected, ended)
             elif not cancel:
                 self._take_in(slot, rejected)
-            elif slot in self._running:
-                live = self._running[slot]
+            elif slot in self._running or self._in_part(slot) is not None:
+                live = self._running.get(slot) or self._in_part(slot)
+                assert live is not None
                 if self._ring.cancelled_generation(slot) == live.generation:
                     ended[slot] = live, SlotStatus.CANCELLED
             else:
@@ -231,9 +251,9 @@ class Gpu:
             self._reject(slot, *rejected[slot])
         limit = self._settings.time_limit_ns
         if limit:
-            for slot, live in self._running.items():
-                if now - live.claimed_ns >= limit and slot not in ended:
-                    ended[slot] = live, SlotStatus.TIME_LIMIT
+            for live in self._claimed_lives():
+                if now - live.claimed_ns >= limit and live.slot not in ended:
+                    ended[live.slot] = live, SlotStatus.TIME_LIMIT
         if ended:
             self._abort(ended)
 
@@ -267,9 +287,17 @@ class Gpu:
         for pending in [prompt for prompt in self._waiting if self._epoch(prompt.slot) != epoch]:
             self._waiting.remove(pending)
             rejected[pending.slot] = pending.request_id, SlotStatus.FENCED
-        for slot, live in self._running.items():
+        for live in self._claimed_lives():
             if live.epoch != epoch:
-                ended.setdefault(slot, (live, SlotStatus.FENCED))  # a cancel that was seen before comes first
+                ended.setdefault(live.slot, (live, SlotStatus.FENCED))  # a cancel that was seen before comes first
+
+    def _in_part(self, slot: int) -> Live | None:
+        """The request whose prompt is computed in part, in that slot."""
+        return next((live for live in self._partial if live.slot == slot), None)
+
+    def _claimed_lives(self) -> list[Live]:
+        """Everything that holds a place."""
+        return [*self._running.values(), *self._partial]
 
     def _generation(self, slot: int) -> int:
         return self._ring.word(slot) >> GENERATION_SHIFT & GENERATION_MASK
@@ -296,10 +324,12 @@ class Gpu:
 
     def _release(self, live: Live, token_count: int) -> None:
         """A claimed request has ended: its place, its blocks, its KV tokens."""
-        del self._running[live.slot]
+        if self._running.pop(live.slot, None) is not None:
+            self._kv_tokens -= live.prompt.prompt_tokens + token_count
+        else:
+            self._partial.remove(live)  # its tokens were not counted yet
         policy.return_blocks(self._free_blocks, live.blocks)
         self._used_blocks -= len(live.blocks)
-        self._kv_tokens -= live.prompt.prompt_tokens + token_count
 
     def _rebuild(self) -> None:
         """The batch after its set of sequences has changed."""
@@ -313,11 +343,8 @@ class Gpu:
 
     def _prefill(self, claim_count: int) -> Process:
         """Pause, claim, prefill, first tokens, resume: one step."""
-        overheads, start, paused = self._overheads, self._env.now, self._batch
-        if self._running:
-            self._move_batch(Event.PAUSE, paused, SlotState.DECODE_PROCESSING, SlotState.DECODE_PAUSED)
-            for live in paused.lives:
-                live.request.pause_count += 1
+        overheads, start = self._overheads, self._env.now
+        paused = self._pause()
         prompts = self._waiting[:claim_count]
         del self._waiting[:claim_count]
         claimed_ns = start + overheads.claim_ns(claim_count, pausing=bool(self._running))
@@ -325,12 +352,62 @@ class Gpu:
         self._account()
         self._graph_since = claimed_ns
         claimed = [self._claim(prompt) for prompt in prompts]
-        longest = max(prompt.prompt_tokens for prompt in prompts)
-        shape = self._settings.prefill_table.choose(claim_count, longest)
+        yield from self._compute(claimed, paused, start)
+
+    def _pause(self) -> Batch:
+        """What decodes waits."""
+        paused = self._batch
+        if self._running:
+            self._move_batch(Event.PAUSE, paused, SlotState.DECODE_PROCESSING, SlotState.DECODE_PAUSED)
+            for live in paused.lives:
+                live.request.pause_count += 1
+        return paused
+
+    def _go_on(self) -> Process:
+        """Prompts that are computed in part: what decodes has a step between two of their pieces."""
+        self._occupancy.blocked(self._env.now, Blocked.TURN if self._waiting else Blocked.NOT)
+        launches_left = self._limits.window - self._launches
+        if launches_left < (policy.LAUNCHES_FOR_PAUSE if self._running else 1):
+            yield from self._relaunch()
+        elif self._running and self._prefilled_tokens:
+            yield from self._decode(Blocked.TURN)
+        else:
+            overheads, start = self._overheads, self._env.now
+            paused = self._pause()
+            launched_ns = start + overheads.claim_ns(0, pausing=bool(self._running))
+            yield self._alarm.wait(launched_ns)
+            self._account(len(self._partial))
+            self._graph_since = launched_ns
+            lives, self._partial = self._partial, []
+            yield from self._compute(lives, paused, start)
+
+    def _piece(self, live: Live) -> int:
+        """How many tokens of its prompt the next graph computes."""
+        left = live.prompt.prompt_tokens - live.computed
+        options = self._settings.options
+        return min(left, options.chunk_tokens) if options and options.chunk_tokens else left
+
+    def _context_ns(self, lives: list[Live], pieces: list[int]) -> int:
+        """What a graph takes beyond its new tokens: contexts, and what has to be loaded first."""
+        options = self._settings.options
+        if options is None:
+            return 0
+        loads = max(live.load_ns for live in lives)
+        contexts = [
+            options.context_ns(new, live.computed) for live, new in zip(lives, pieces, strict=True) if live.computed
+        ]
+        return loads + sum(contexts)
+
+    def _compute(self, claimed: list[Live], paused: Batch, start: int) -> Process:
+        """One prefill graph, launched now: the next piece of each prompt; first tokens of those that are complete."""
+        overheads, claimed_ns, claim_count = self._overheads, self._env.now, len(claimed)
+        pieces = [self._piece(live) for live in claimed]
+        tokens = sum(pieces)
+        shape = self._settings.prefill_table.choose(claim_count, max(pieces))
         self.ranges.prefill(shape.batch, shape.sequence)
         if self.observer:
             self.observer.launched(shape, claimed)
-        duration = self._times.prefill_ns(shape.batch, shape.sequence)
+        duration = self._times.prefill_ns(shape.batch, shape.sequence) + self._context_ns(claimed, pieces)
         before_ns = overheads.before_ns(self._step, claim_count)
         if self._throttle:
             duration = self._throttle.prefill_ns(claimed_ns + before_ns, duration, shape.batch, shape.sequence)
@@ -349,20 +426,23 @@ class Gpu:
         counters.prefill_launches += 1
         counters.prefill_ns += duration
         counters.loop_ns += stored_ns - start - duration
-        counters.prefill_tokens += sum(prompt.prompt_tokens for prompt in prompts)
-        counters.padded_prefill_tokens += shape.batch * shape.sequence - sum(p.prompt_tokens for p in prompts)
+        counters.prefill_tokens += tokens
+        counters.padded_prefill_tokens += shape.batch * shape.sequence - tokens
         self._launches += 1
-        for live in claimed:
-            self._first_token(live, done_ns, stored_ns)
+        for live, new in zip(claimed, pieces, strict=True):
+            live.computed, live.load_ns = live.computed + new, 0
+            if live.computed == live.prompt.prompt_tokens:
+                self._first_token(live, done_ns, stored_ns)
+            else:
+                self._partial.append(live)
         if paused.lives:
             self._move_batch(Event.RESUME, paused, SlotState.DECODE_PAUSED, SlotState.DECODE_PROCESSING)
         self._step += 1
         self._graph_since = None
-        self._prefilled_tokens = policy.prefilled(
-            self._prefilled_tokens, sum(p.prompt_tokens for p in prompts), self._limits
-        )
+        self._prefilled_tokens = policy.prefilled(self._prefilled_tokens, tokens, self._limits)
         self._rebuild()
-        self._tell_other(stored_ns)
+        if len(self._partial) < claim_count:  # a piece of a prompt is no news
+            self._tell_other(stored_ns)
 
     def _claim(self, prompt: Pending) -> Live:
         slot, now, epoch = prompt.slot, self._env.now, self._epoch(prompt.slot)
@@ -382,11 +462,20 @@ class Gpu:
             request, prompt, slot, descriptor.generation, epoch, blocks, end_count,
             policy.end_status(end_count, *ends), now,
         )  # fmt: skip
+        if self._settings.options and self._settings.options.reuse:
+            self._reuse(live, self._settings.options.reuse)
         if self._rows:
             self._rows.claimed(live, self._step)
         if self.observer:
             self.observer.claimed(live)
         return live
+
+    def _reuse(self, live: Live, reuse: Reuse) -> None:
+        """What its prompt finds; its own blocks take the place of what other prompts have left in free ones."""
+        found = reuse.find(live.request)
+        reuse.took(live.request, found)
+        live.computed, live.load_ns = found.tokens, found.load_ns
+        reuse.fit(len(self._free_blocks) * self._limits.block_tokens)
 
     def _first_token(self, live: Live, done_ns: int, stored_ns: int) -> None:
         request, last = live.request, live.end_count == 1
@@ -396,6 +485,10 @@ class Gpu:
         count = self._ring.move(live.slot, to, 1, status)
         if self._rows:
             self._rows.first_token(live, status, count, stored_ns, self._step)
+        options = self._settings.options
+        if options and options.reuse:
+            options.reuse.keep(request)
+            options.reuse.fit(len(self._free_blocks) * self._limits.block_tokens)
         self._running[live.slot] = live
         self._kv_tokens += live.prompt.prompt_tokens + 1
         live.end_step = self._decode_step + live.end_count - 1
@@ -548,7 +641,12 @@ class Gpu:
     @property
     def running_count(self) -> int:
         """Sequences that hold a place in the batch."""
-        return len(self._running)
+        return len(self._running) + len(self._partial)
+
+    def reuse_counters(self) -> dict[str, int]:
+        """What was found of prompts; nothing where nobody looks."""
+        options = self._settings.options
+        return options.reuse.counters() if options and options.reuse else {}
 
     @property
     def rows_from_ns(self) -> int:

@@ -29,12 +29,14 @@ from blink.perf.energy import account
 from blink.perf.host.scenario import host_conditions
 from blink.perf.host_engine import HostEngineProfile
 from blink.perf.plant import Plant
+from blink.perf.serving import served, served_gpu
 from blink.perf.throttle import Throttle
 from blink.sim.client import Clients, Ends
 from blink.sim.clock import Clock
 from blink.sim.dpu import Cores, Dpu
 from blink.sim.engines.run import simulate_engine
 from blink.sim.gpu import Gpu, GpuSettings
+from blink.sim.options import gpu_options
 from blink.sim.overheads import DeviceOverheads, HostOverheads, StepOverheads
 from blink.sim.run_loop import Progress, drain, run_digest
 from blink.sim.token_path import ReadCosts, TextCosts, TokenPath
@@ -101,8 +103,12 @@ class Model:
         path: type[TokenPath] = TokenPath,
         env: Clock | None = None,
         ends: Ends | None = None,
+        received: bool = False,
     ) -> None:
-        """`env` and `ends`: of a fleet, in which others keep the time and send the requests, by `receive`."""
+        """`env` and `ends`: of a fleet, in which others keep the time and send the requests, by `receive`.
+
+        `received`: other replicas send it keys and values of prompts.
+        """
         self._scenario, self._plant, self._rows, self._refusals, self._rec = scenario, plant, rows, refusals, recorder
         self._env = self.env = env = env or Clock()
         self._messages = MessageProfile.load()
@@ -122,6 +128,7 @@ class Model:
             scenario.limits.time_limit_ns,
             stepwise,
             throttle=Throttle.of(plant.gpu, plant.step.prefill_busy),
+            options=gpu_options(scenario, load, plant.step, received=received),
         )
         by_id = self.requests = {request.request_id: request for request in rows}
         self.gpu = Gpu(env, ring, overheads, plant.step, settings, by_id, recorder, phase)
@@ -244,6 +251,7 @@ class Model:
                 "waiting_for_slot_max": dpu.waiting_max,
                 "bytes_written": self._to_gpu.bytes_sent,
                 **self._host_counters(end - start),
+                **self.gpu.reuse_counters(),
             },
         )
 
@@ -256,8 +264,8 @@ def overheads_of(scenario: Scenario, plant: Plant) -> tuple[StepOverheads, polic
     """Where the scheduler runs. A host thread launches as often as it likes: it has no window to renew."""
     system = scenario.system
     if not isinstance(system, CpuResidentSystem):
-        return DeviceOverheads(plant.gpu), plant.limits
-    profile = HostEngineProfile.load(system.profile)
+        return DeviceOverheads(served_gpu(plant.gpu, scenario)), plant.limits
+    profile = served(HostEngineProfile.load(system.profile), scenario)
     rng = generator(scenario.seed, Stream.CPU_SCHEDULER)
     overheads = HostOverheads(profile, host_conditions(scenario, victim_threads=1), rng)
     return overheads, replace(plant.limits, window=_NO_WINDOW)

@@ -28,7 +28,8 @@ from blink.common.config.workload import Workload as WorkloadConfig
 from blink.common.errors import InputError
 from blink.common.ranges import range_notes, violations
 from blink.common.units import NS_PER_S, ns_from_s
-from blink.workload import arrivals, lengths
+from blink.workload import arrivals, lengths, prefixes
+from blink.workload.dialects.base import UNUSED_HASHES
 from blink.workload.lengths_profile import LengthsProfile
 from blink.workload.lognormal import TruncatedLogNormal
 from blink.workload.reader import read_trace
@@ -48,7 +49,7 @@ def build_load(scenario: Scenario) -> tuple[Scenario, Requests]:
     """
     workload = scenario.workload
     if workload.trace is None:
-        return scenario, _drawn(scenario)
+        return scenario, _prefixed(scenario, _drawn(scenario))
     requests = _traced(workload.trace)
     update: dict[str, object] = {"lengths": None}
     if requests.has_arrivals:
@@ -59,7 +60,16 @@ def build_load(scenario: Scenario) -> tuple[Scenario, Requests]:
         requests = _first(requests, count)
         requests = with_arrivals(requests, _arrivals_for(scenario, count))
         requests = _first(requests, _kept(requests.arrival_ns, workload))
-    return scenario.model_copy(update={"workload": workload.model_copy(update=update)}), requests
+    return scenario.model_copy(update={"workload": workload.model_copy(update=update)}), _prefixed(scenario, requests)
+
+
+def _prefixed(scenario: Scenario, requests: Requests) -> Requests:
+    """The requests with what the scenario says of their prompts' beginnings; a trace with hashes knows its own."""
+    common = scenario.workload.shared_prefix
+    if common is None or requests.prefixes is not None:
+        return requests
+    rng = generator(scenario.seed, Stream.PREFIXES)
+    return replace(requests, prefixes=prefixes.shared(rng, requests.prompt_tokens, common.groups, common.tokens))
 
 
 def build_requests(scenario: Scenario) -> Requests:
@@ -99,7 +109,9 @@ def load_notes(scenario: Scenario, requests: Requests) -> list[str]:
     left_out = [
         f"{report.file}: {count} of {report.rows_read} rows left out: {why}" for why, count in report.skipped.items()
     ]
-    return left_out + [f"{report.file}: {note}" for note in report.notes]
+    reused = scenario.serving is not None and scenario.serving.prefix_caching
+    said = [note for note in report.notes if not (reused and note == UNUSED_HASHES)]
+    return left_out + [f"{report.file}: {note}" for note in said]
 
 
 def _stretched_lengths(scenario: Scenario, requests: Requests) -> list[str]:
@@ -177,7 +189,9 @@ def _kept(arrival_ns: Column, workload: WorkloadConfig) -> int:
 def _first(requests: Requests, count: int) -> Requests:
     if count == len(requests):
         return requests
-    return replace(requests, **{name: getattr(requests, name)[:count].copy() for name in COLUMNS})
+    columns = {name: getattr(requests, name)[:count].copy() for name in COLUMNS}
+    kept = requests.prefixes.first(count) if requests.prefixes else None
+    return replace(requests, **columns, prefixes=kept)
 
 
 def _lengths_for(scenario: Scenario, count: int) -> lengths.Lengths:

@@ -11,6 +11,7 @@ import numpy as np
 
 from blink.common.errors import InputError
 from blink.workload.numbers import TIME_NS_MAX
+from blink.workload.prefixes import Prefixes
 from blink.workload.requests import NO_PARENT, Column, IngestReport, Requests
 
 
@@ -22,6 +23,7 @@ class Collector:
         self.rows_read = 0
         self.skipped: Counter[str] = Counter()
         self.tallies: Counter[str] = Counter()
+        self._blocks: list[tuple[int, ...]] = []
         self._columns = {name: array("q") for name in ("arrival", "prompt", "output", "row", "parent", "think")}
 
     def __len__(self) -> int:
@@ -39,8 +41,13 @@ class Collector:
         output_tokens: int,
         parent: int = NO_PARENT,
         think_ns: int = 0,
+        blocks: tuple[int, ...] = (),
     ) -> int:
-        """Keep a request and return its index, by which a later one may name it as its parent."""
+        """Keep a request and return its index, by which a later one may name it as its parent.
+
+        `blocks` are the hashes of its prompt's blocks, if the dialect has them.
+        """
+        self._blocks.append(blocks)
         columns = self._columns
         columns["arrival"].append(arrival_ns)
         columns["prompt"].append(prompt_tokens)
@@ -58,7 +65,15 @@ class Collector:
         self.tallies[note] += count
 
     def requests(
-        self, *, dialect: str, file: str, has_arrivals: bool, notes: list[str], rate_scale: float, time_scale: float
+        self,
+        *,
+        dialect: str,
+        file: str,
+        has_arrivals: bool,
+        notes: list[str],
+        rate_scale: float,
+        time_scale: float,
+        block_tokens: int = 0,
     ) -> Requests:
         """The columns, sorted by (arrival, row), first arrival at 0, scaled; parents renumbered to the new order."""
         columns = self._columns.values()
@@ -78,7 +93,12 @@ class Collector:
             skipped=dict(sorted(self.skipped.items())),
             notes=notes + self._notes(late_count, rate_scale, time_scale),
         )
-        return Requests(arrival[order], prompt[order], output[order], row[order], parent, think, has_arrivals, report)
+        prefixes = None
+        if block_tokens:
+            prefixes = Prefixes(block_tokens, tuple(self._blocks[index] for index in order.tolist()))
+        return Requests(
+            arrival[order], prompt[order], output[order], row[order], parent, think, has_arrivals, report, prefixes
+        )
 
     def _notes(self, late_count: int, rate_scale: float, time_scale: float) -> list[str]:
         notes = [f"{text}: {count}" for text, count in sorted(self.tallies.items())]

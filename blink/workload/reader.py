@@ -125,4 +125,5 @@ def _finished(
         notes=notes,
         rate_scale=rate_scale,
         time_scale=time_scale,
+        block_tokens=dialect.block_tokens,
     )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blink.common.errors import InputError
+from blink.workload.prefixes import Prefixes
 
 Column = NDArray[np.int64]
 NO_PARENT = -1
@@ -40,6 +41,7 @@ class Requests:
     source_row     1-based row of the file (the header counts as a row), or -1 for a synthetic request
     parent         index of the request that must complete before this one is sent, or -1; always an earlier index
     think_ns       delay after the parent completes (tool time), else 0
+    prefixes       which prompts begin alike, None where nobody says so
     has_arrivals   False when the source holds lengths only: arrival_ns is 0 throughout, see `with_arrivals`
     """
 
@@ -51,6 +53,7 @@ class Requests:
     think_ns: Column
     has_arrivals: bool = True
     report: IngestReport | None = None
+    prefixes: Prefixes | None = None
 
     def __post_init__(self) -> None:
         columns = {name: getattr(self, name) for name in COLUMNS}
@@ -59,6 +62,8 @@ class Requests:
                 found = f"{column.dtype}{list(column.shape)}"
                 raise ValueError(f"Requests.{name}: {found} is not an int64 column of the common length")
         self._check_values()
+        if self.prefixes is not None and len(self.prefixes.blocks) != len(self):
+            raise ValueError("Requests.prefixes must have an entry for each request")
         for column in columns.values():
             column.flags.writeable = False
 

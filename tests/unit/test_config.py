@@ -70,7 +70,7 @@ def test_the_resolved_scenario_survives_toml(file: Path) -> None:
         ("limits.zzz=3", "limits.zzz: unknown key; known keys: batch_max, prefill_batch_max,"),
         ("gpu.memory_utilization=0", "gpu.memory_utilization = 0: must be a number above 0 and at most 1"),
         ("links.background.wire=1", "links.background.wire = 1: must be a number at least 0 and below 1"),
-        ("model.dtype=fp8", 'model.dtype = "fp8": must be "bf16" or "fp16"'),
+        ("model.dtype=int4", 'model.dtype = "int4": must be "bf16", "fp16" or "fp8"'),
         ("model.hf_config=config.json", "model.hf_config: profile is given too: give one of them"),
         ("workload.arrivals.rate=nan", "workload.arrivals.rate = nan: must be a number above 0"),
         ("workload.arrivals.kind=magic", 'workload.arrivals.kind = "magic": must be "all-at-once", "closed-loop"'),

@@ -46,7 +46,7 @@ HEAVY = ("matplotlib", "torch", "cupy", "cuda", "pyverbs", "tensorrt")
 OTHER_PACKAGES = {
     "frontend": {"numpy", "msgspec"},
     "workload": {"numpy"},
-    "perf": {"numpy"},
+    "perf": {"numpy", "networkx"},
     "prove": {"numpy"},
     "sim": {"numpy", "simpy", "networkx"},
 }

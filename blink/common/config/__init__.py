@@ -4,6 +4,7 @@ from blink.common.config.fleet import Fleet
 from blink.common.config.hardware import Dpu, Gpu, Links, Model
 from blink.common.config.host import Host, InterferenceMix, MitigationSet, Power, Prices
 from blink.common.config.load import load_scenario, parse_scenario
+from blink.common.config.options import Serving
 from blink.common.config.scenario import Scenario, json_schema, relocated
 from blink.common.config.serving import Frontend, Limits, Run, Slo, Trace
 from blink.common.config.system import System
@@ -25,6 +26,7 @@ __all__ = [
     "Prices",
     "Run",
     "Scenario",
+    "Serving",
     "Slo",
     "System",
     "Trace",

@@ -29,7 +29,14 @@ class Model(Table):
         "Path of a file of measured steps, as `blink calibrate` writes it: what the captured shapes of this engine take "
         "beside the roofline. Unset: the roofline alone.",
     )
-    dtype: Literal["bf16", "fp16"] = option("bf16", "Number format of weights and KV cache, 2 bytes either way.")
+    dtype: Literal["bf16", "fp16", "fp8"] = option(
+        "bf16", "Number format of weights, activations and KV cache: 2 bytes, or 1 where the GPU computes with fp8."
+    )
+
+    @property
+    def dtype_bytes(self) -> int:
+        """Width of the number format."""
+        return 1 if self.dtype == "fp8" else 2
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -45,9 +52,27 @@ class Gpu(Table):
 
     profile: Text = option(REQUIRED, "Name of a shipped GPU profile, or the path of a TOML file of that form.")
     tensor_parallel: Int = option(1, "GPUs over which each layer is split.", "GPUs", ge=1, le=64)
+    pipeline_parallel: Int | None = option(
+        None, "Groups of such GPUs, each of which has a part of the layers. Unset: 1.", "stages", ge=1, le=64
+    )
+    fabric: Text | None = option(
+        None,
+        "Name of a shipped fabric profile, or the path of a TOML file of that form: what connects a replica's GPUs. "
+        "Unset: collectives by the GPU profile's own figures, NVLink throughout.",
+    )
     memory_utilization: Float = option(
         0.9, "Share of GPU memory for weights, activations, graphs and KV cache together.", "share", gt=0, le=1
     )
+
+    @property
+    def stages(self) -> int:
+        """Parts into which the layers are split."""
+        return self.pipeline_parallel or 1
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel * self.stages
 
 
 class Dpu(Table):

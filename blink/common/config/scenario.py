@@ -14,6 +14,7 @@ from blink.common.config.fields import REQUIRED, Int, Table, Text, option, refus
 from blink.common.config.fleet import Fleet
 from blink.common.config.hardware import Dpu, Gpu, Links, Model
 from blink.common.config.host import Host, InterferenceMix, MitigationSet, Power, Prices
+from blink.common.config.options import Serving
 from blink.common.config.serving import Frontend, Limits, Run, Slo, Trace
 from blink.common.config.system import DEFAULT_SYSTEM, System
 from blink.common.config.workload import CapOutput, Workload
@@ -37,6 +38,7 @@ PROFILE_FIELDS = (
     "power.profile",
     "prices.profile",
     "fleet.profile",
+    "gpu.fabric",
 )
 
 
@@ -62,6 +64,7 @@ class Scenario(Table):
     power: Power = option(Power(), "What the server draws.")
     prices: Prices = option(Prices(), "What the hardware costs.")
     run: Run = option(Run(), "How the simulation is carried out.")
+    serving: Serving | None = option(None, "What-if switches of serving. Unset: none.")
     fleet: Fleet | None = option(None, "Replicas of all this behind one router. Unset: one, without a router.")
 
     @model_validator(mode="after")
@@ -74,7 +77,18 @@ class Scenario(Table):
             )
         if self.mitigations.dedicated_cores and not self.host.reserved_cores:
             raise refuse("mitigations.dedicated_cores", "= true: needs host.reserved_cores above 0")
+        self._serves()
         return self
+
+    def _serves(self) -> None:
+        """Options of serving that need others."""
+        serving = self.serving
+        if serving is None:
+            return
+        if serving.kv_offload_gib and not serving.prefix_caching:
+            raise refuse("serving.kv_offload_gib", f"= {serving.kv_offload_gib}: needs serving.prefix_caching = true")
+        if serving.prefix_caching and self.workload.trace is None and self.workload.shared_prefix is None:
+            raise refuse("serving.prefix_caching", "= true: no prompts begin alike: give workload.shared_prefix")
 
     def resolved(self) -> dict[str, Any]:
         """Plain data in the order of the sections, every default filled in; options that are unset are left out."""

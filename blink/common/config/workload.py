@@ -185,6 +185,13 @@ class Cancel(Table):
     )
 
 
+class SharedPrefix(Table):
+    """Prompts of one group begin with the same tokens, such as a system prompt; what follows is each one's own."""
+
+    groups: Int = option(REQUIRED, "Different beginnings, each as likely as the others.", "prefixes", ge=1, le=1 << 20)
+    tokens: Tokens = option(REQUIRED, "Length of the common beginning; a shorter prompt is all of it.", "tokens")
+
+
 class Workload(Table):
     """Requests, in number and in kind."""
 
@@ -199,6 +206,9 @@ class Workload(Table):
         TracedOutput(kind="traced"), "How many tokens a client asks for; EOS comes at the traced or drawn length."
     )
     cancel: Cancel = option(Cancel(), "Clients that hang up.")
+    shared_prefix: SharedPrefix | None = option(
+        None, "What drawn prompts have in common, for serving.prefix_caching and prefix-affinity. Unset: nothing."
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -40,7 +40,7 @@ class Candidate:
     @property
     def gpus(self) -> int:
         """GPUs of one replica."""
-        return self.scenario.gpu.tensor_parallel
+        return self.scenario.gpu.gpu_count
 
     @property
     def fleet_profile(self) -> FleetProfile:
@@ -103,7 +103,7 @@ def candidates_of(question: Question) -> list[Candidate]:
             scenario = _changed(scenario, prices={"profile": price})
         PriceProfile.load(scenario.prices.profile)
         scenario = _changed(scenario, fleet={"replicas": 1, "router": asked.router, "profile": asked.fleet})
-        replicas_max = question.limits.gpus_max // scenario.gpu.tensor_parallel
+        replicas_max = question.limits.gpus_max // scenario.gpu.gpu_count
         if replicas_max:
             key = _key(scenario, chosen["interference"])
             found.append(Candidate(len(found), key, scenario, replicas_max))

@@ -14,6 +14,7 @@ from blink.common.policy import Blocked
 from blink.perf.host_engine import HostEngineProfile
 from blink.sim.engines.blocks import BlockPool
 from blink.sim.engines.sequence import Chunk, Place, Sequence
+from blink.sim.reuse import Found, Reuse
 
 
 class Observer(Protocol):
@@ -56,6 +57,11 @@ class Step:
         """Prompt tokens of the step."""
         return sum(chunk.tokens for chunk in self.chunks)
 
+    @property
+    def load_ns(self) -> int:
+        """What its GPU waits for: keys and values that are loaded for a chunk."""
+        return max((chunk.load_ns for chunk in self.chunks), default=0)
+
     def shapes(self) -> list[tuple[int, int]]:
         """(new tokens, context tokens) of each chunk, for the step model."""
         return [(chunk.tokens, chunk.context) for chunk in self.chunks]
@@ -72,6 +78,7 @@ class Batching:
         profile: HostEngineProfile | None = None,
     ) -> None:
         self.limits, self.pool = limits, pool
+        self.reuse: Reuse | None = None
         self.waiting: deque[Sequence] = deque()
         self.decoding: list[Sequence] = []  # replaced, never changed in place: steps keep it
         self.partial: Sequence | None = None
@@ -177,27 +184,42 @@ class Batching:
 
     def _chunk(self, sequence: Sequence, tokens: int) -> Chunk:
         """The next `tokens` tokens of a sequence whose blocks are taken."""
-        context = sequence.computed
-        sequence.computed += tokens
+        context, load_ns = sequence.computed, sequence.load_ns
+        sequence.computed, sequence.load_ns = sequence.computed + tokens, 0
         last = sequence.computed == sequence.total
         if last and self.partial is sequence:
             self.partial = None
         elif not last:
             self.partial = sequence
-        return Chunk(sequence, tokens, context, last, last and sequence.tokens + 1 == sequence.end_count)
+        if last and self.reuse:
+            self.reuse.keep(sequence.request)
+            self.reuse.fit(self.pool.free * self.limits.block_tokens)
+        return Chunk(sequence, tokens, context, last, last and sequence.tokens + 1 == sequence.end_count, load_ns)
 
     # --- rows and blocks ---
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.limits.block_tokens)
 
-    def _take_place(self, sequence: Sequence, cached: int, blocks: int) -> None:
+    def _found(self, sequence: Sequence) -> tuple[int, Found]:
+        """Blocks of its own that it finds again, and tokens that need not be computed, those of other prompts too."""
+        total, size = sequence.total, self.limits.block_tokens
+        cached = min(self.pool.cached(sequence.request.request_id), (total - 1) // size)
+        if self.reuse is None:
+            return cached, Found(cached * size)
+        found = self.reuse.find(sequence.request)
+        return (cached, Found(cached * size)) if cached * size >= found.tokens else (0, found)
+
+    def _take_place(self, sequence: Sequence, cached: int, found: Found, blocks: int) -> None:
         """Admit the head of the line, `cached` of its blocks found again, `blocks` in all."""
         self.waiting.remove(sequence)
         self.pool.reclaim(sequence.request.request_id, cached)
         self.pool.take(blocks - cached)
         sequence.blocks = blocks
-        sequence.computed = cached * self.limits.block_tokens
+        sequence.computed, sequence.load_ns = found.tokens, found.load_ns
+        if self.reuse:
+            self.reuse.took(sequence.request, found)
+            self.reuse.fit(self.pool.free * self.limits.block_tokens)
         sequence.place = Place.PREFILLING
         sequence.order = self._orders
         self._orders += 1
@@ -320,8 +342,8 @@ class MixedBatching(Batching):
                 self.blocked = Blocked.BATCH
                 return
             total = sequence.total
-            cached = min(self.pool.cached(sequence.request.request_id), (total - 1) // limits.block_tokens)
-            left = total - cached * limits.block_tokens
+            cached, found = self._found(sequence)
+            left = total - found.tokens
             if not limits.chunked and budget < left <= limits.tokens_max:
                 return
             tokens = min(left, budget)
@@ -332,6 +354,6 @@ class MixedBatching(Batching):
             if fits + (self.pool.watermark if self.running_count or chunks else 0) > self.pool.free:
                 self.blocked = Blocked.KV
                 return
-            self._take_place(sequence, cached, blocks)
+            self._take_place(sequence, cached, found, blocks)
             chunks.append(self._chunk(sequence, tokens))
             budget -= tokens

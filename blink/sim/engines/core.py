@@ -212,7 +212,7 @@ class EngineCore:
         if not captured:
             for tokens, context in step.shapes():
                 self.ranges.prefill(1, tokens + context)
-            return self._times.mixed_ns(rows, step.kv_tokens, step.shapes())
+            return self._times.mixed_ns(rows, step.kv_tokens, step.shapes()) + step.load_ns
         padded = self._captured[bisect_left(self._captured, rows)]
         self.ranges.decode(padded, step.kv_tokens)
         self.counters.padded_decode_rows += padded - rows

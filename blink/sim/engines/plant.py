@@ -9,12 +9,10 @@ from blink.common.config.system import HostDrivenSystem
 from blink.common.errors import InputError
 from blink.common.policy import default_decode_batches
 from blink.common.units import GIB
-from blink.perf.engine import EngineProfile
-from blink.perf.gpu import GpuProfile
 from blink.perf.host_engine import HostEngineProfile
 from blink.perf.memory import workspace_bytes
-from blink.perf.plant import DTYPE_BYTES, engine_name
-from blink.perf.shape import ModelShape
+from blink.perf.plant import step_model
+from blink.perf.serving import served
 from blink.perf.step import StepModel
 from blink.sim.engines.batching import BatchLimits
 
@@ -33,22 +31,21 @@ class EnginePlant:
     @classmethod
     def of(cls, scenario: Scenario, system: HostDrivenSystem) -> EnginePlant:
         """Load profiles and lay out memory. Raises InputError for an unknown profile or a model that does not fit."""
-        shape = ModelShape.load(scenario.model.hf_config or scenario.model.profile or "")
-        gpu = GpuProfile.load(scenario.gpu.profile)
-        engine = EngineProfile.load(engine_name(scenario))
-        step = StepModel(shape, gpu, DTYPE_BYTES, scenario.gpu.tensor_parallel, engine)
-        profile = HostEngineProfile.load(system.profile)
+        step = step_model(scenario)
+        shape = step.shape
+        profile = served(HostEngineProfile.load(system.profile), scenario)
         context = scenario.limits.context_tokens or shape.context_tokens_max
         if context > shape.context_tokens_max:
             raise InputError(
                 f"limits.context_tokens = {context}: {shape.name} allows at most {shape.context_tokens_max}"
             )
         overlap = profile.overlap if system.async_scheduling is None else system.async_scheduling
+        chunk = scenario.serving.chunk_tokens if scenario.serving else None
         limits = BatchLimits(
             seqs_max=system.max_num_seqs,
-            tokens_max=system.max_num_batched_tokens,
+            tokens_max=system.max_num_batched_tokens if chunk is None else max(chunk, system.max_num_seqs),
             block_tokens=scenario.limits.kv_block_tokens,
-            chunked=system.chunked_prefill,
+            chunked=system.chunked_prefill or chunk is not None,
             overlap=overlap,
             reserve_prompt=profile.reserve_prompt,
             reserve_output=system.kind == "trtllm" and system.kv_policy == "guaranteed-no-evict",
@@ -67,9 +64,9 @@ class EnginePlant:
 def _kv_blocks(scenario: Scenario, step: StepModel, profile: HostEngineProfile, limits: BatchLimits) -> int:
     """KV blocks that fill what weights, activations and the engine's own memory leave."""
     usable = int(step.gpu.memory_bytes * scenario.gpu.memory_utilization)
-    weights = -(-step.shape.param_count * step.dtype_bytes // step.tensor_parallel)
+    weights = step.weights_bytes
     work = workspace_bytes(step, limits.tokens_max, limits.seqs_max)
-    block_bytes = limits.block_tokens * step.shape.kv_bytes_per_token(step.dtype_bytes) // step.tensor_parallel
+    block_bytes = step.kv_bytes(limits.block_tokens)
     left = usable - weights - work - profile.reserved_bytes
     if left < 2 * block_bytes:
         parts = {"weights": weights, "workspace": work, "engine": profile.reserved_bytes, "two blocks": 2 * block_bytes}

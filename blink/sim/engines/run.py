@@ -26,6 +26,7 @@ from blink.sim.engines.plant import EnginePlant
 from blink.sim.engines.sequence import Sequence
 from blink.sim.engines.server import Server, ServerThreads
 from blink.sim.engines.text import TextPath, TextThreads
+from blink.sim.options import reuse_of
 from blink.sim.run_loop import Progress, drain, run_digest
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
@@ -74,8 +75,12 @@ class EngineModel:
         env: Clock | None = None,
         ends: Ends | None = None,
         plant: EnginePlant | None = None,
+        received: bool = False,
     ) -> None:
-        """`env` and `ends`: of a fleet, in which others keep the time and send the requests, by `receive`."""
+        """`env` and `ends`: of a fleet, in which others keep the time and send the requests, by `receive`.
+
+        `received`: other replicas send it keys and values of prompts.
+        """
         self._scenario, self._load = scenario, load
         self._plant = plant = plant or EnginePlant.of(scenario, system)
         self._layout = layout = LAYOUTS[system.kind]
@@ -94,7 +99,7 @@ class EngineModel:
             self.recorder = LifecycleRecorder(env, writer, len(load))
         host = conditions or host_conditions(scenario, layout.busy_threads)
         graph = topology(scenario)
-        self._wire(host, Path(graph, "client", "dpu"), Path(graph, "dpu", "client"))
+        self._wire(host, Path(graph, "client", "dpu"), Path(graph, "dpu", "client"), received)
         arrivals = scenario.workload.arrivals
         concurrency = arrivals.concurrency if arrivals is not None and arrivals.kind == "closed-loop" else None
         patience = cancel_after_ns(scenario, load)
@@ -102,7 +107,7 @@ class EngineModel:
         self._ends: Ends = ends or self.clients
         self.server.ended = self._ends.ended
 
-    def _wire(self, host: Conditions, to_host: Path, to_client: Path) -> None:
+    def _wire(self, host: Conditions, to_host: Path, to_client: Path, received: bool) -> None:
         """Threads and what they work on. The clients' network ends at the host as it ends at the DPU with Blink."""
         plant, layout, seed = self._plant, self._layout, self._scenario.seed
 
@@ -124,6 +129,7 @@ class EngineModel:
         pool = BlockPool(plant.block_count, watermark, caching=plant.system.prefix_caching)
         self._observer = Admissions(self._env, self.recorder)
         self.batching = layout.batching(plant.limits, pool, self._observer, profile)
+        self.batching.reuse = reuse_of(self._scenario, self._load, plant.step, received=received)
         settings = CoreSettings(plant.limits.overlap, plant.system.cuda_graphs)
         self.core = EngineCore(
             self._env, profile, plant.step, self.batching, thread(Stream.ENGINE_CORE), settings, self.server,
@@ -190,6 +196,7 @@ class EngineModel:
                 "preemptions": self.batching.preemptions,
                 "recomputed_tokens": self.batching.recomputed_tokens,
                 "cached_tokens": self.batching.cached_tokens,
+                **(self.batching.reuse.counters() if self.batching.reuse else {}),
                 "host_cpu_ns": sum(thread.busy_ns for thread in self._threads),
             },
         )

@@ -36,6 +36,7 @@ class Sequence:
     base: int = 0
     joined_at: int = 0  # decode step at which it began to decode
     preemptions: int = 0
+    load_ns: int = 0  # until the tokens that it found elsewhere are there
 
     @property
     def total(self) -> int:
@@ -57,3 +58,4 @@ class Chunk:
     context: int
     last: bool  # the step yields the sequence's next token
     ends: bool  # ... which is its last one
+    load_ns: int = 0  # what has to be loaded first

@@ -72,8 +72,8 @@ class PrefillFirstBatching(Batching):
                 self.blocked = Blocked.BATCH
                 return chunks
             total = sequence.total
-            cached = min(self.pool.cached(sequence.request.request_id), (total - 1) // limits.block_tokens)
-            left = total - cached * limits.block_tokens
+            cached, found = self._found(sequence)
+            left = total - found.tokens
             if not limits.chunked and budget < left <= limits.tokens_max:
                 return chunks
             room -= total + sequence.request.output_tokens_max - sequence.tokens
@@ -82,7 +82,7 @@ class PrefillFirstBatching(Batching):
             if (room < 0 and not alone) or blocks > self.pool.free:
                 self.blocked = Blocked.KV
                 return chunks
-            self._take_place(sequence, cached, blocks)
+            self._take_place(sequence, cached, found, blocks)
             tokens = min(left, budget)
             chunks.append(self._chunk(sequence, tokens))
             budget -= tokens

@@ -54,7 +54,7 @@ def gather(
     )
     result.fleet = {
         "router": scenario.fleet.router if scenario.fleet else None,
-        "hosts": profile.hosts(len(replicas), scenario.gpu.tensor_parallel),
+        "hosts": profile.hosts(len(replicas), scenario.gpu.gpu_count),
         "replicas": [_about(replica, part, ns) for replica, part, ns in zip(replicas, parts, paid, strict=True)],
     }
     return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blink.workload.collector import Collector
-from blink.workload.dialects.base import Dialect
+from blink.workload.dialects.base import UNUSED_HASHES, Dialect, hashes
 from blink.workload.row import Row
 
 
@@ -12,7 +12,7 @@ def _read(row: Row, collector: Collector) -> None:
     prompt_tokens, output_tokens = row.prompt_tokens("input_length"), row.output_tokens("output_length")
     if "parent_chat_id" in row.values and row.whole("parent_chat_id") >= 0:
         collector.tally("turns that follow another turn, sent at their own recorded time")
-    collector.add(row.number, arrival_ns, prompt_tokens, output_tokens)
+    collector.add(row.number, arrival_ns, prompt_tokens, output_tokens, blocks=hashes(row))
 
 
 BAILIAN = Dialect(
@@ -21,5 +21,6 @@ BAILIAN = Dialect(
     is_json=True,
     read=_read,
     says="JSON lines with chat_id, timestamp (s), input_length, output_length",
-    notes=("prefix hashes are not read: every prompt is prefilled in full",),
+    notes=(UNUSED_HASHES,),
+    block_tokens=16,
 )

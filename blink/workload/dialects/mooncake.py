@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from blink.common.units import NS_PER_MS
 from blink.workload.collector import Collector
-from blink.workload.dialects.base import Dialect
+from blink.workload.dialects.base import UNUSED_HASHES, Dialect, hashes
 from blink.workload.row import Row
 
 
 def _read(row: Row, collector: Collector) -> None:
     arrival_ns = row.arrival_ns("timestamp", NS_PER_MS)
-    collector.add(row.number, arrival_ns, row.prompt_tokens("input_length"), row.output_tokens("output_length"))
+    lengths = row.prompt_tokens("input_length"), row.output_tokens("output_length")
+    collector.add(row.number, arrival_ns, *lengths, blocks=hashes(row))
 
 
 MOONCAKE = Dialect(
@@ -20,5 +21,6 @@ MOONCAKE = Dialect(
     read=_read,
     says="JSON lines with timestamp (ms), input_length, output_length, without chat_id",
     fits=lambda first: "chat_id" not in first,
-    notes=("prefix hashes are not read: every prompt is prefilled in full",),
+    notes=(UNUSED_HASHES,),
+    block_tokens=512,
 )
