@@ -306,6 +306,7 @@ class RemoteBackend(RingBackend):
         while self._frontend.expects and monotonic_ns() < due_ns:
             super().turn()
         self._remote.flush()
+        self._remote.attachment.ask({"ask": "records"})
         self._remote.drain_gap_ns = 0
         while (records := self._remote.drain()).size:
             self._records.take(records)

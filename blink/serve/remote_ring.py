@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 RELAY_S, TURN_S = 0.001, 0.05
 """Between two looks: where trace records go through this process, and where it only watches."""
-STOP_LIMIT_S = 15.0
+STOP_LIMIT_S, RECORDS_LIMIT_S = 15.0, 2.0
+SETTLE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class _Keeping:
         self._kept, self._log, self._backend = kept, log, asked.order.backend
         self._over, self._stopped = threading.Event(), False
         self._stopping: Stop | None = None
+        self._rounds = 0
         self._ended = threading.Event()
         self._host = RingHost(device, exported, identity, asked.listen, self._asked, found)
 
@@ -127,9 +130,20 @@ class _Keeping:
     def _drain(self) -> None:
         if self._kept.relays:
             self._kept.drain()
+            self._rounds += 1
+
+    def _wait_for_records(self) -> None:
+        """Every record that was there before is in the shared memory afterwards."""
+        due, seen = time.monotonic() + RECORDS_LIMIT_S, self._rounds
+        time.sleep(SETTLE_S)
+        while self._kept.relays and self._rounds < seen + 2 and time.monotonic() < due:
+            time.sleep(RELAY_S)
 
     def _asked(self, frame: Frame) -> Frame:
-        """Beside the verbs: a frontend may say that all is over."""
+        """Beside the verbs: a frontend may say that all is over, or wait for trace records that go through this process."""
+        if frame.get("ask") == "records":
+            self._wait_for_records()
+            return {"records": True}
         if frame.get("ask") != "stop":
             return {"error": f"{frame.get('ask')!r} is nothing that can be asked"}
         self._stopping = Stop.DRAIN if frame.get("how") == int(Stop.DRAIN) else Stop.ABORT

@@ -151,6 +151,10 @@ def test_jobs_are_served_and_the_trace_conforms(side: Side, tmp_path: Path) -> N
     assert made.stats().wrong_tokens == 0
     if side.order.backend == "native":  # a GPU's records come a little later
         assert answers[0].job.stored_ns >= answers[0].job.claimed_ns > 0
+    while made._frontend.expects:
+        made.turn()
+        side.relay()
+    time.sleep(0.01)
     side.relay()
     made.close(complete=True)
     verdict = check_trace(tmp_path / "trace.ndjson")
