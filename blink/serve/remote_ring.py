@@ -140,7 +140,7 @@ class _Keeping:
             time.sleep(RELAY_S)
 
     def _asked(self, frame: Frame) -> Frame:
-        """Beside the verbs: a frontend may say that all is over, or wait for trace records that go through this process."""
+        """Beside the verbs: a frontend may say that all is over, or wait for records that go through this process."""
         if frame.get("ask") == "records":
             self._wait_for_records()
             return {"records": True}
