@@ -75,6 +75,7 @@ def setting(data: Data) -> str:
 
 
 UNSURE = " Ratios are paired by seed; ~: the seeds do not show a difference."
+LABEL_MAX = 22
 SHOWN = ("model", "gpu", "system", "rate")
 
 
@@ -95,17 +96,18 @@ def legend(data: Data) -> str:
 def _loads(data: Data) -> RenderableType:
     first = first_label(data)
     ratios = [f"over {first}"] if first else []
-    table = _grid("", "saturation", *ratios, "serviceable", "plateau tok/s", "headroom", "")
+    # Long names leave no room for the verdict, which stands at each curve.
+    brief = max(len(curve["label"]) for curve in data["curves"]) > LABEL_MAX
+    more = () if brief else ("headroom", "")
+    table = _grid("", "saturation", *ratios, "serviceable", "plateau tok/s", *more)
     for curve in data["curves"]:
         load = curve["load"]
         if load is None:
             continue
         state = curve["verdict"]["state"]
-        table.add_row(
-            curve["label"], saturation(load), *([over_first(curve)] if first else []), _plain(load["serviceable_rate"]),
-            _mean(load["plateau_tokens_per_s"], number), headroom(curve["verdict"]),
-            Text(state, style=STYLES.get(state, "")),
-        )  # fmt: skip
+        verdict = () if brief else (headroom(curve["verdict"]), Text(state, style=STYLES.get(state, "")))
+        cells = [saturation(load), *([over_first(curve)] if first else []), _plain(load["serviceable_rate"])]
+        table.add_row(curve["label"], *cells, _mean(load["plateau_tokens_per_s"], number), *verdict)
     return table
 
 
@@ -148,6 +150,8 @@ def _classes(data: Data) -> RenderableType:
     table = _grid("", "objective", "rate", "best goodput", "at rate")
     for curve in data["curves"]:
         for one, asked in zip(curve["classes"], data["classes"], strict=True):
+            if not curve["points"]:
+                continue
             best = one["goodput_max"]
             table.add_row(
                 curve["label"], objective(asked), rate_within(one), _mean(best, number), _plain(one["goodput_max_rate"])
@@ -183,7 +187,9 @@ def _grid(*headings: str) -> Table:
     table = Table.grid(padding=(0, 2), expand=False)
     for index, heading in enumerate(headings):
         left = index == 0 or heading in ("", "objective")
-        table.add_column(justify="left" if left and heading != "req/s" else "right", no_wrap=not left, overflow="fold")
+        wide = LABEL_MAX if index == 0 and not heading else None
+        side: Any = "left" if left and heading != "req/s" else "right"
+        table.add_column(justify=side, no_wrap=not left, min_width=wide)
     table.add_row(*(Text(heading, style="dim") for heading in headings))
     return table
 

@@ -108,7 +108,8 @@ def _at_own_rate(data: Data, ranked: Sequence[tuple[float, Data]]) -> str:
         return f"{only} up with the scenario's {rate:g}."
     if len(lost) == len(ranked):
         return f"The scenario's {rate:g} is too much for {'it' if len(ranked) == 1 else 'all of them'}."
-    return f"The scenario's {rate:g} is too much for {listed(lost)}."
+    who = listed(lost) if len(lost) < LISTED_MAX - 1 else f"{len(lost)} of these {len(ranked)}"
+    return f"The scenario's {rate:g} is too much for {who}."
 
 
 def listed(names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from blink.plan.sweep.grid import Grid, parse_over, parse_rates
 from blink.plan.sweep.identity import point_digest
 from blink.plan.sweep.question import Question
 from blink.plan.sweep.row import Row, row_of
-from blink.plan.sweep.run import Made
+from blink.plan.sweep.run import Made, make
 from blink.plan.sweep.slo import SloClass, classes_of, parse_class
 from blink.plan.sweep.store import RESULTS_NAME, Store, read_results
 from blink.plan.variant import with_rate
@@ -270,6 +270,20 @@ def test_a_store_goes_on_where_it_was_left_and_takes_nobody_elses_points(tmp_pat
     (tmp_path / RESULTS_NAME).write_text("no", encoding="utf-8")
     with Store(tmp_path, {}, digests) as store, pytest.raises(InputError, match="is not the results of a sweep"):
         store.take_over()
+
+
+def test_progress_tells_points_and_the_share_of_the_work(tmp_path: Path) -> None:
+    calls: list[tuple[int, int, float]] = []
+    question = Question(TINY, Grid.of({}, (100.0, 300.0), 1))
+
+    def told(done: int, total: int, share: float) -> None:
+        calls.append((done, total, share))
+
+    make(question, tmp_path, workers=1, progress=told)
+    assert calls == [(0, 2, 0.0), (1, 2, 0.5), (2, 2, 1.0)]  # forty requests either way
+    calls.clear()
+    make(question, tmp_path, workers=1, progress=told)
+    assert calls == [(2, 2, 0.0)]
 
 
 def test_a_point_is_the_same_by_what_its_files_hold(tmp_path: Path) -> None:

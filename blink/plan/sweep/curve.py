@@ -3,7 +3,8 @@
 All rates here are requests/s, and the shares are pooled over seeds: what was delivered in all windows over what was
 asked for in them.
 
-- A rate is *serviceable* if 95 % of the tokens that were asked for are delivered, and those below it are too.
+- A rate is *serviceable* if 95 % of the tokens that were asked for are delivered. The serviceable load is the highest
+  such rate: a lower one that is not, by the chance of a short run, does not lessen it.
 - The *plateau* is the most that is delivered at any rate that was run, once some rate is no longer serviceable.
 - The *saturation point* is the end of the linear part: the rate at which the line of what is offered reaches the
   plateau. By seed it is the served share at the plateau times its rate; the interval is over the seeds.
@@ -13,7 +14,7 @@ asked for in them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from blink.plan.comparison import FIGURES, estimate, rounded
@@ -67,7 +68,7 @@ def _goodput(name: str, rows: Sequence[Row]) -> Data:
 def _load(points: Sequence[Data], rows: Sequence[Row]) -> Data:
     """Saturation, plateau and serviceable load. Without a rate that is too much they are lower bounds."""
     known = [point for point in points if point["served_share"] is not None]
-    held = _leading(known, lambda point: bool(point["serviceable"]))
+    held = _upto(known, lambda point: bool(point["serviceable"]))
     over = known[len(held)]["rate"] if len(held) < len(known) else None
     found: Data = {
         "saturated": over is not None,
@@ -98,7 +99,7 @@ def _load(points: Sequence[Data], rows: Sequence[Row]) -> Data:
 def _class_load(name: str, points: Sequence[Data], question: Question) -> Data:
     """Up to which rate an objective is kept by the share of requests that is asked for, and the best goodput."""
     known = [point for point in points if point["goodput"][name]["attainment"]]
-    kept = _leading(known, lambda point: point["goodput"][name]["attainment"]["mean"] >= question.attainment)
+    kept = _upto(known, lambda point: point["goodput"][name]["attainment"]["mean"] >= question.attainment)
     best = max(known, key=lambda point: point["goodput"][name]["request_rate"]["mean"], default=None)
     return {
         "name": name,
@@ -143,14 +144,10 @@ def _sure(load: Data, rate: float | None) -> bool | None:
     return not end["low"] <= rate <= end["high"]
 
 
-def _leading(points: Sequence[Data], holds: Any) -> list[Data]:
-    """The points up to the first that does not hold."""
-    kept = []
-    for point in points:
-        if not holds(point):
-            break
-        kept.append(point)
-    return kept
+def _upto(points: Sequence[Data], holds: Callable[[Data], bool]) -> Sequence[Data]:
+    """The points up to the last that holds."""
+    last = max((place for place, point in enumerate(points) if holds(point)), default=-1)
+    return points[: last + 1]
 
 
 def _share(rows: Sequence[Mapping[str, Any]]) -> float | None:

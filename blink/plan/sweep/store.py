@@ -149,6 +149,7 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Row]]:
     try:
         table = pq.read_table(path, use_threads=False)
         definition = json.loads((table.schema.metadata or {})[KEY])
+        table[DIGEST], table[SUMMARY]
     except (pa.ArrowException, OSError, KeyError, ValueError):
         raise InputError(f"{path}: is not the results of a sweep") from None
     rows: list[Row] = table.to_pylist()

@@ -33,7 +33,9 @@ class _Writer:
 
     def write(self, timeline: Timeline) -> None:
         parents: dict[str, int] = {}
-        for rank, track in enumerate(timeline.tracks):
+        ranks: dict[tuple[str, str], int] = {}
+        for track in timeline.tracks:
+            rank = ranks.setdefault((track.group, track.name), len(ranks))
             if track.group not in parents:
                 parents[track.group] = self._group(track.group, len(parents))
             uuid = self._track(track, parents[track.group], rank)
