@@ -33,6 +33,8 @@ def plot_quantiles(title: str, panels: Mapping[str, tuple[Pair, Mapping[str, tup
 
 
 def _panel(axes: Any, name: str, pair: Pair, marked: Mapping[str, tuple[float, float]]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     real, sim = pair
     low, high = min(real.min(), sim.min()), max(real.max(), sim.max())
     low, high = low * 0.95, high * 1.05
@@ -44,6 +46,10 @@ def _panel(axes: Any, name: str, pair: Pair, marked: Mapping[str, tuple[float, f
     if low > 0 and high / low > 8:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            axis.set_minor_formatter(NullFormatter())
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     axes.set_aspect("equal")
