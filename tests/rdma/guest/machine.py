@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.rdma.guest.image import Image
+from tests.rdma.guest.ticks import counter_khz
 
 MEMORY_MB = 2048
 DIED = 125
@@ -61,7 +62,10 @@ class Guest:
         )
 
     def _qemu(self, image: Image, network: str | None, number: int) -> list[str]:
-        kernel = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check random.trust_cpu=on"
+        kernel = (
+            f"console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable tsc_early_khz={counter_khz()} no_timer_check "
+            "random.trust_cpu=on"
+        )
         command = [
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", _CPU, "-m", str(MEMORY_MB), "-smp", "1",
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
