@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -51,16 +52,42 @@ def sweep_table(data: Data) -> RenderableType:
             _rule(f"Goodput: up to which rate {data['attainment']:.0%} of requests keep an objective"),
             _classes(data),
         ]
-    for curve in data["curves"]:
-        parts += [
-            _rule(curve["label"]),
-            Text(curve["verdict"]["sentence"], style=STYLES.get(curve["verdict"]["state"], "")),
-        ]
-        if curve["points"]:
-            parts.append(_points(curve))
-        parts += [Text(f"Not run: {reason}", style="dim") for reason in curve["failed"]]
+    parts += _each(data) if any(curve["load"] for curve in data["curves"]) else _side_by_side(data)
     parts += [Text(), Text(legend(data), style="dim"), *(Text(f"Note: {note}", style="dim") for note in data["notes"])]
     return Group(*parts)
+
+
+def _each(data: Data) -> list[RenderableType]:
+    """A table over the rates for each curve."""
+    parts: list[RenderableType] = []
+    for curve in data["curves"]:
+        verdict = curve["verdict"]
+        parts += [_rule(curve["label"]), Text(verdict["sentence"], style=STYLES.get(verdict["state"], ""))]
+        if curve["points"]:
+            parts.append(_points("req/s", [(_rate(point), point) for point in curve["points"]]))
+        parts += [Text(f"Not run: {reason}", style="dim") for reason in curve["failed"]]
+    return parts
+
+
+def _side_by_side(data: Data) -> list[RenderableType]:
+    """Without rates, or with nothing that says where one ends: a line a condition."""
+    lines = [(curve["label"], point) for curve in data["curves"] for point in curve["points"]]
+    parts: list[RenderableType] = [_rule("The scenario's load"), _points("", lines)] if lines else []
+    if data["classes"] and lines:
+        parts += [_rule("Goodput"), _kept(data)]
+    failed = [(curve["label"], reason) for curve in data["curves"] for reason in curve["failed"]]
+    return parts + [Text(f"{label}: not run: {reason}", style="dim") for label, reason in failed]
+
+
+def _kept(data: Data) -> RenderableType:
+    table = _grid("", "objective", "kept by", "goodput req/s")
+    for curve in data["curves"]:
+        for asked in data["classes"] if curve["points"] else ():
+            one = curve["points"][0]["goodput"][asked["name"]]
+            table.add_row(
+                curve["label"], objective(asked), _mean(one["attainment"], percent), _mean(one["request_rate"], number)
+            )
+    return table
 
 
 def setting(data: Data) -> str:
@@ -76,6 +103,8 @@ def setting(data: Data) -> str:
 
 UNSURE = " Ratios are paired by seed; ~: the seeds do not show a difference."
 LABEL_MAX = 22
+BESIDE_NAMES = 6
+"""So many of COLUMNS have room beside the names of curves."""
 SHOWN = ("model", "gpu", "system", "rate")
 
 
@@ -172,15 +201,20 @@ def rate_within(one: Data) -> str:
     return f"{'' if one['bounded'] else '>= '}{one['rate_within']:g}"
 
 
-def _points(curve: Data) -> RenderableType:
-    table = _grid("req/s", *(heading for _, heading, _ in COLUMNS))
-    for point in curve["points"]:
-        cells = [_mean(point["figures"].get(name), write) for name, _, write in COLUMNS]
-        rate = (
-            point["rate"] if point["rate"] is not None else (point["figures"]["offered_request_rate"] or {}).get("mean")
-        )
-        table.add_row(_plain(rate), *cells, style="" if point["serviceable"] in (True, None) else "dim")
+def _points(first: str, lines: Sequence[tuple[str, Data]]) -> RenderableType:
+    """A line a point, dimmed where the system does not keep up."""
+    columns = COLUMNS if first else COLUMNS[:BESIDE_NAMES]
+    table = _grid(first, *(heading for _, heading, _ in columns))
+    for name, point in lines:
+        cells = [_mean(point["figures"].get(figure), write) for figure, _, write in columns]
+        table.add_row(name, *cells, style="dim" if point["serviceable"] is False else "")
     return table
+
+
+def _rate(point: Data) -> str:
+    """The rate that was asked for, or the one that was offered."""
+    rate = point["rate"]
+    return _plain((point["figures"]["offered_request_rate"] or {}).get("mean") if rate is None else rate)
 
 
 def _grid(*headings: str) -> Table:

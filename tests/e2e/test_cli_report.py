@@ -128,6 +128,7 @@ def test_a_sweep_of_one_load_has_no_curves_and_says_who_keeps_up(tmp_path: Path)
     html = report(tmp_path / "s")
     check_stands_alone(html)
     assert "Over the load" not in html
+    assert "kept by" in html
 
 
 def test_names_in_a_scenario_are_text_and_not_markup(tmp_path: Path) -> None:

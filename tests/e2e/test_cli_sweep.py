@@ -207,6 +207,14 @@ def test_what_is_printed_fits_a_terminal_and_says_the_answer(capsys: pytest.Capt
     assert "chat: TTFT 2, TPOT 1 ms" in out
 
 
+def test_without_rates_conditions_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep(TINY, "--over", "system=blink,vllm,limits.batch_max=4,16", "--seeds", "1", "--workers", "1") == 0
+    out = capsys.readouterr().out
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines())
+    rows = [line for line in out.splitlines() if line.startswith("vLLM, batch_max 16")]
+    assert len(rows) == 2  # its figures, and its goodput
+
+
 def test_json_is_sweep_json(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep(*SMALL, "--workers", "1", "--json") == 0
     assert capsys.readouterr().out.encode() == (whole / "sweep.json").read_bytes()

@@ -64,10 +64,10 @@ def page(folder: Path) -> Page:
         sections=[
             section
             for section in (
-                _loads(data),
+                _loads(data) if any(curve["load"] for curve in curves) else _side_by_side(curves),
                 *_curves(data),
                 _goodput(data),
-                _points(curves),
+                _points(curves) if any(curve["load"] for curve in curves) else None,
                 Section("How to read this", note(how_measured(data)) + note(INTERVALS) + _notes(data)),
                 Section("The scenario", _asked(data) + details("scenario.toml", pre(stored.scenario))),
             )
@@ -117,6 +117,21 @@ def _loads(data: Data) -> Section | None:
     return Section("Load before saturation", table(headings, rows) + items(said)) if rows else None
 
 
+def _side_by_side(curves: Curves) -> Section | None:
+    """Without rates: a line a condition."""
+    rows = [
+        [escape(curve["label"]), badge(curve["verdict"]["state"]), *_cells(point)]
+        for curve in curves
+        for point in curve["points"]
+    ]
+    headings = ("", "", *(heading for _, heading, _ in COLUMNS))
+    return Section("The scenario's load", table(headings, rows)) if rows else None
+
+
+def _cells(point: Data) -> list[str]:
+    return [_cell(point, name, write) for name, _, write in COLUMNS]
+
+
 def _rate(value: float | None) -> str:
     return "none" if value is None else f"{value:g}"
 
@@ -147,6 +162,7 @@ def _curves(data: Data) -> list[Section]:
     return sections
 
 
+GOODPUT = "Goodput counts the requests that keep every bound of an objective."
 CHART_NOTE = (
     "Throughput: the grey line is what was offered; a ring marks the saturation point. "
     "Latencies: the thin line is the scenario's own objective. Beyond saturation a latency says how long the run was."
@@ -243,6 +259,8 @@ def _axes(axes: Any, rates: Sequence[float], logarithmic: bool) -> None:
 def _goodput(data: Data) -> Section | None:
     if not data["classes"] or not any(curve["points"] for curve in data["curves"]):
         return None
+    if not any(curve["load"] for curve in data["curves"]):
+        return Section("Objectives", _kept(data) + note(GOODPUT))
     rows = []
     for curve in data["curves"]:
         for one, asked in zip(curve["classes"], data["classes"], strict=True):
@@ -252,8 +270,18 @@ def _goodput(data: Data) -> Section | None:
             at = "" if one["goodput_max_rate"] is None else f"{one['goodput_max_rate']:g}"
             rows.append([escape(curve["label"]), escape(objective(asked)), rate_within(one), number(best["mean"]), at])
     headings = ("", "objective", f"{data['attainment']:.0%} keep it up to /s", "best goodput /s", "at /s")
-    text = "Goodput counts the requests that keep every bound of an objective."
-    return Section("Objectives", table(headings, rows, words=(1,)) + note(text))
+    return Section("Objectives", table(headings, rows, words=(1,)) + note(GOODPUT))
+
+
+def _kept(data: Data) -> str:
+    """Without rates: which share of the requests keeps each objective."""
+    rows = []
+    for curve in data["curves"]:
+        for asked in data["classes"] if curve["points"] else ():
+            one = curve["points"][0]["goodput"][asked["name"]]
+            shown = [_mean(one["attainment"], percent), _mean(one["request_rate"], number)]
+            rows.append([escape(curve["label"]), escape(objective(asked)), *shown])
+    return table(("", "objective", "kept by", "goodput /s"), rows, words=(1,))
 
 
 def _points(curves: Curves) -> Section:
@@ -261,7 +289,7 @@ def _points(curves: Curves) -> Section:
     for curve in curves:
         if not curve["points"]:
             continue
-        rows = [[_of_point(point), *(_cell(point, name, write) for name, _, write in COLUMNS),
+        rows = [[_of_point(point), *_cells(point),
                  _room(point)] for point in curve["points"]]  # fmt: skip
         over = [index for index, point in enumerate(curve["points"]) if point["serviceable"] is False]
         headings = ("requests/s", *(heading for _, heading, _ in COLUMNS), "headroom")
@@ -277,7 +305,10 @@ def _of_point(point: Data) -> str:
 
 
 def _cell(point: Data, name: str, write: Callable[[float], str]) -> str:
-    found = point["figures"].get(name)
+    return _mean(point["figures"].get(name), write)
+
+
+def _mean(found: Data | None, write: Callable[[float], str]) -> str:
     return "" if found is None else write(found["mean"])
 
 
