@@ -181,7 +181,7 @@ def fleet_account(scenario: Scenario, fleet: FleetProfile, parts: Sequence[Part]
         for part, one in zip(parts, used, strict=True)
     )
     replicas = paid_ns / duration_ns
-    hosts = max(1.0, replicas * fleet.hosts(len(parts), gpus) / len(parts))
+    hosts = fleet.hosts(max(1, math.ceil(replicas - 1e-9)), gpus)
     own_ns = sum(part.result.counters.get("host_cpu_ns", 0) for part in parts)
     cpu = _cpu_share(scenario, own_ns / duration_ns / hosts)
     with_dpu = kind in KINDS_WITH_DPU

@@ -87,16 +87,20 @@ class EngineMaker:
         assert self._engine_plant is not None
         return self._engine_plant.captured_count
 
-    def make(self, index: int, ends: Ends) -> Built:
-        """The engine of a replica: the first has the scenario's own random numbers, each other has its own."""
+    def make(self, index: int, ends: Ends, *, received: bool = False) -> Built:
+        """The engine of a replica: the first has the scenario's own random numbers, each other has its own.
+
+        `received`: others send it keys and values of prompts.
+        """
         scenario = self._scenario.model_copy(update={"seed": replica_seed(self._scenario.seed, index)})
         if self._plant is not None:
-            model = Model(scenario, self._plant, [], {}, self._load, None, env=self._env, ends=ends)
+            model = Model(scenario, self._plant, [], {}, self._load, None, env=self._env, ends=ends, received=received)
             return Built(model, lambda partial: model.result([], partial))
         assert self._system is not None
         engine = EngineModel(
-            scenario, self._system, self._load, None, None, env=self._env, ends=ends, plant=self._engine_plant
-        )
+            scenario, self._system, self._load, None, None, env=self._env, ends=ends, plant=self._engine_plant,
+            received=received,
+        )  # fmt: skip
         return Built(engine, engine.result)
 
 

@@ -13,6 +13,7 @@ from blink.common.config import Scenario
 from blink.common.ranges import range_notes
 from blink.common.request import Request, request_table
 from blink.common.results import RunResult, SchedulerCounters, WeightedValues
+from blink.common.units import NS_PER_S
 from blink.perf.energy import Part, fleet_account
 from blink.perf.fleet import FleetProfile
 from blink.perf.step import StepModel
@@ -29,6 +30,7 @@ def gather(
     rows: list[Request],
     replicas: Sequence[Replica],
     partial: bool,
+    more_gaps: Sequence[WeightedValues] = (),
 ) -> RunResult:
     """The run as a whole; refusals of the replicas alone, and notes on the ranges of profiles."""
     parts = [replica.result(partial) for replica in replicas]
@@ -41,7 +43,7 @@ def gather(
         scenario=scenario.resolved(),
         requests=table,
         refusals={key: reason for part in parts for key, reason in part.refusals.items()},
-        itl=_gaps(parts),
+        itl=_gaps([*(part.itl for part in parts), *more_gaps]),
         scheduler=_counters(parts),
         duration_ns=end - start,
         partial=partial,
@@ -54,10 +56,20 @@ def gather(
     )
     result.fleet = {
         "router": scenario.fleet.router if scenario.fleet else None,
-        "hosts": profile.hosts(len(replicas), scenario.gpu.gpu_count),
+        "hosts": profile.hosts(_at_once(replicas, start, end), scenario.gpu.gpu_count),
         "replicas": [_about(replica, part, ns) for replica, part, ns in zip(replicas, parts, paid, strict=True)],
     }
     return result
+
+
+def _at_once(replicas: Sequence[Replica], start_ns: int, end_ns: int) -> int:
+    """Most replicas that were paid for at one moment."""
+    spans = [
+        (max(one.since_ns, start_ns), one.until_ns if one.until_ns >= 0 else end_ns + 1)
+        for one in replicas
+        if one.since_ns <= end_ns
+    ]
+    return max((sum(begin <= moment < until for begin, until in spans) for moment, _ in spans), default=1) or 1
 
 
 def _end_ns(part: RunResult) -> int:
@@ -73,6 +85,7 @@ def _about(replica: Replica, part: RunResult, paid_ns: int) -> dict[str, Any]:
         "state": replica.state.value,
         "completed": replica.served,
         "under_way_max": replica.under_way_max,
+        "paid_s": paid_ns / NS_PER_S,
         "gpu_busy": busy / paid_ns if paid_ns else None,
     }
 
@@ -92,9 +105,9 @@ def _sum(all_counters: Any) -> dict[str, int]:
     return dict(total)
 
 
-def _gaps(parts: Sequence[RunResult]) -> WeightedValues:
-    values = np.concatenate([part.itl.values for part in parts])
-    weights = np.concatenate([part.itl.weights for part in parts])
+def _gaps(parts: Sequence[WeightedValues]) -> WeightedValues:
+    values = np.concatenate([part.values for part in parts])
+    weights = np.concatenate([part.weights for part in parts])
     distinct, inverse = np.unique(values, return_inverse=True)
     counts = np.zeros(distinct.size, np.int64)
     np.add.at(counts, inverse, weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 
 from blink.common.request import Request
@@ -10,7 +11,7 @@ from blink.common.results import Outcome, RunResult
 from blink.sim.clock import Clock, at
 from blink.sim.fleet.engine import Built
 
-Ended = Callable[[Request, int], None]
+Ended = Callable[["Replica", Request, int], None]
 
 
 class State(Enum):
@@ -26,21 +27,26 @@ class State(Enum):
 class Replica:
     """`index` is its place in the fleet: after a failure another one takes it over."""
 
-    def __init__(self, env: Clock, index: int, make: Callable[[Replica], Built], ended: Ended, state: State) -> None:
+    def __init__(self, env: Clock, index: int, make: Callable[[Replica], Built], ended: Ended) -> None:
         self._env, self.index, self._ended = env, index, ended
         self._built = make(self)
-        self.state = state
+        self.state = State.WARMING
+        self.known = True  # whether the router knows of its state
         self.since_ns, self.until_ns = env.now, -1  # paid for
         self.requests: dict[int, Request] = {}  # under way
         self.served = 0
         self.under_way_max = 0
-        if state is State.READY:
-            self.start()
+        self._last: RunResult | None = None  # what it had done when it was lost
 
     def start(self) -> None:
         """It is warm and takes requests."""
         self.state = State.READY
         self._built.engine.start()
+
+    @property
+    def takes(self) -> bool:
+        """Whether the router sends requests to it: it does so until it knows better."""
+        return self.state is State.READY or (self.state is State.LOST and not self.known)
 
     @property
     def under_way(self) -> int:
@@ -56,11 +62,15 @@ class Replica:
         """A request is handed to it now."""
         self.requests[request.request_id] = request
         self.under_way_max = max(self.under_way_max, len(self.requests))
-        self._built.engine.receive(request)
+        if self.state is State.READY:
+            self._built.engine.receive(request)
 
     def cancel(self, request: Request) -> None:
         """The client of a request that it has hangs up now."""
-        self._built.engine.cancel(request)
+        if self.state is State.LOST:
+            request.cancelled_ns, request.outcome = self._env.now, Outcome.CANCELLED
+        else:
+            self._built.engine.cancel(request)
         self.requests.pop(request.request_id, None)
         self._drained()
 
@@ -72,11 +82,11 @@ class Replica:
             self._release(request, at_ns)
 
     def _release(self, request: Request, at_ns: int) -> None:
-        if self.state is State.LOST:
+        if self.state is State.LOST or self.requests.get(request.request_id) is not request:
             return
-        self.requests.pop(request.request_id, None)
+        del self.requests[request.request_id]
         self.served += request.outcome is Outcome.COMPLETED
-        self._ended(request, at_ns)
+        self._ended(self, request, at_ns)
         self._drained()
 
     def drain(self) -> None:
@@ -86,18 +96,25 @@ class Replica:
 
     def _drained(self) -> None:
         if self.state is State.DRAINING and not self.requests:
-            self.leave(State.GONE)
+            self.leave()
 
-    def lose(self) -> list[Request]:
-        """It fails: the requests that it had."""
-        self.state = State.LOST
-        lost = list(self.requests.values())
-        self.requests = {}
+    def lose(self) -> None:
+        """It fails now, and the router does not know yet. What its engine still computes reaches nobody."""
+        found = self._built.result(True)
+        self._last = replace(found, scheduler=replace(found.scheduler), counters=dict(found.counters))
+        self.state, self.known = State.LOST, False
+
+    def give_up(self) -> list[Request]:
+        """The router knows: the requests that it had, or that were sent to it since."""
+        self.known = True
+        lost, self.requests = list(self.requests.values()), {}
         return lost
 
-    def leave(self, state: State) -> None:
+    def leave(self) -> None:
         """It is no longer paid for."""
-        self.state, self.until_ns = state, self._env.now
+        self.until_ns = self._env.now
+        if self.state is not State.LOST:
+            self.state = State.GONE
 
     def paid_ns(self, start_ns: int, end_ns: int) -> int:
         """For how long it was paid for, between two times."""
@@ -109,5 +126,5 @@ class Replica:
         return self._built.engine.observed()
 
     def result(self, partial: bool) -> RunResult:
-        """Columns and counters of what it was handed."""
-        return self._built.result(partial)
+        """Columns and counters of what it was handed, until it was lost."""
+        return self._last or self._built.result(partial)
