@@ -32,9 +32,11 @@ def read_vllm(document: Any, source: str) -> AnyRun:
     for name in LATENCIES:
         said[f"median_{name}_ms"] = said[f"median_{name}_ms"] or said.pop(f"p50_{name}_ms", None)
     known = {name: value for name, value in said.items() if value is not None}
-    notes = () if samples else ("without --save-detailed it has no samples: only the figures that it states",)
+    notes = () if samples else ("it has no samples, as with --save-detailed: only the figures that it states",)
     label = document.get("label") or document.get("model_id") or source
-    return AnyRun(str(label), "vllm bench serve", {**latency_figures(samples), **known}, samples, notes=notes)
+    # Blink's own summary has the same names on purpose.
+    made_by = "Blink" if isinstance(document.get("blink"), dict) else "vllm bench serve"
+    return AnyRun(str(label), made_by, {**latency_figures(samples), **known}, samples, notes=notes)
 
 
 def _rate(fields: Fields) -> float | None:
