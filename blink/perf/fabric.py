@@ -1,9 +1,9 @@
 """FabricProfile: how the GPUs of a replica reach each other, and host memory; collectives over that topology.
 
 The graph has GPUs, NVLink and PCIe switches, root complexes, adapters and the network between hosts. A collective is a
-ring over the GPUs in their order: each step moves a piece from every GPU to the next, over the shortest way; edges that
-several of these ways share are shared by their bandwidth. So a group within NVLink, one across PCIe roots and one
-across hosts come out as differently as they are.
+ring over the GPUs in their order: each step moves a piece from every GPU to the next, over the way on which a mebibyte
+arrives first; edges that several of these ways share are shared by their bandwidth. So a group within NVLink, one
+across PCIe roots and one across hosts come out as differently as they are.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from blink.common.profile import Constant, constant, load_profile, typed_values
-from blink.common.units import NS_PER_S
+from blink.common.units import MIB, NS_PER_S
 
 Way = tuple[float, float]
 """Latency in ns and bandwidth in bytes/s."""
+ROUTED_BYTES = MIB
+"""The message whose way is taken: by latency alone two GPUs below one PCIe switch would not use their NVLink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class FabricProfile:
     def graph(self, gpu_count: int) -> Any:
         """A networkx.DiGraph of so many GPUs, hosts filled in order; nodes are (kind, number), edges have both figures.
 
-        Edges: `latency_ns`, `bytes_per_s`.
+        Edges: `latency_ns`, `bytes_per_s`, and `piece_ns` by which ways are chosen.
         """
         import networkx as nx  # only who asks for a fabric pays for it
 
@@ -58,7 +60,8 @@ class FabricProfile:
 
         def join(one: Any, other: Any, latency_ns: float, bytes_per_s: float) -> None:
             for pair in ((one, other), (other, one)):
-                graph.add_edge(*pair, latency_ns=latency_ns, bytes_per_s=bytes_per_s)
+                piece_ns = latency_ns + ROUTED_BYTES / bytes_per_s * NS_PER_S
+                graph.add_edge(*pair, latency_ns=latency_ns, bytes_per_s=bytes_per_s, piece_ns=piece_ns)
 
         for gpu in range(gpu_count):
             host, place = divmod(gpu, self.gpus_per_host)
@@ -115,7 +118,7 @@ class Collectives:
     def _edges(self, source: int, target: int) -> list[tuple[Any, Any]]:
         import networkx as nx
 
-        nodes = nx.shortest_path(self._graph, ("gpu", source), ("gpu", target), weight="latency_ns")
+        nodes = nx.shortest_path(self._graph, ("gpu", source), ("gpu", target), weight="piece_ns")
         return list(nx.utils.pairwise(nodes))
 
     def _way(self, edges: list[tuple[Any, Any]], load: Counter[tuple[Any, Any]]) -> Way:
