@@ -41,10 +41,15 @@ def occupancies(real: ObservedRun, sim: ObservedRun) -> list[Occupancy]:
 def regimes(real: ObservedRun, limit: int | None) -> NDArray[np.int64]:
     """For each request of a measured run, the index into REGIMES.
 
-    `limit` None: the most requests that were ever under way stand for the places, and nothing is beyond.
+    Places are the `limit` of sequences, or as many as ran together where memory kept more from it: where at least as
+    many waited as ran. `limit` None: the most requests that were ever under way, and nothing is beyond.
     """
     under_way = _under_way(real.sent_ns, real.sent_ns, real.last_ns)
     places = limit or int(under_way.max(initial=1))
+    running = _under_way(real.sent_ns, real.first_ns, real.last_ns)
+    crowded = (running > 0) & (under_way >= 2 * running) & (under_way >= places / 4)
+    if limit and crowded.any():
+        places = min(places, max(1, int(running[crowded].max())))
     share = under_way / places
     return np.where(share <= 0.5, 0, np.where(share <= 1.0, 1, 2)).astype(np.int64)
 

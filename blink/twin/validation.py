@@ -279,14 +279,20 @@ def _offenders(pairs: Sequence[Pair]) -> Iterator[Offender]:
         mine, theirs = int(pair.mine[row]), int(pair.theirs[row])
         yield Offender(
             pair.real.name, int(pair.real.key[mine]), int(pair.real.prompt_tokens[mine]),
-            int(pair.real.output_tokens[mine]), _times(pair.real, mine), _times(pair.sim, theirs),
+            int(pair.real.output_tokens[mine]), *_both_times(pair, mine, theirs),
         )  # fmt: skip
 
 
-def _times(run: ObservedRun, row: int) -> dict[str, float]:
+def _both_times(pair: Pair, mine: int, theirs: int) -> tuple[dict[str, float], dict[str, float]]:
+    """By the same parts on both sides."""
+    by_part = bool(pair.real.parts and pair.sim.parts)
+    return _times(pair.real, mine, by_part=by_part), _times(pair.sim, theirs, by_part=by_part)
+
+
+def _times(run: ObservedRun, row: int, *, by_part: bool) -> dict[str, float]:
     """Milliseconds of a request by part, in the order of its life."""
     parts = {name.removesuffix("_ns"): float(values[row]) / NS_PER_MS for name, values in run.parts.items()}
-    if not parts:
+    if not by_part:
         parts = {"first token": float(run.first_ns[row] - run.sent_ns[row]) / NS_PER_MS}
     return {**parts, "decode": float(run.last_ns[row] - run.first_ns[row]) / NS_PER_MS}
 

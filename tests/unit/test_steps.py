@@ -64,7 +64,19 @@ def test_times_follow_one_another(steps: StepTable) -> None:
 
 
 def test_a_trace_without_a_graph_is_an_empty_table() -> None:
-    names = ("t_ns", "event", "instance", "step", "request_id", "from", "token_count", "graph", "batch", "sequence", "live")
+    names = (
+        "t_ns",
+        "event",
+        "instance",
+        "step",
+        "request_id",
+        "from",
+        "token_count",
+        "graph",
+        "batch",
+        "sequence",
+        "live",
+    )
     empty = StepTable.of({name: np.zeros(0, np.int64) for name in names}, {})
     assert len(empty) == 0
     assert len(empty.of_kind(GraphKind.DECODE)) == 0

@@ -137,6 +137,10 @@ def test_regimes_follow_the_places_that_are_taken() -> None:
     run = observed(list(range(9)), [50] * 9, [100] * 9)
     assert regimes(run, 6).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert regimes(run, None).max() == 1
+    scarce = observed(
+        [0] * 2 + list(range(10, 16)), [5] * 2 + [60] * 6, [100] * 8
+    )  # two run, all others wait for memory
+    assert regimes(scarce, 8).tolist() == [1, 1, 2, 2, 2, 2, 2, 2]
 
 
 # --- tolerances ---
