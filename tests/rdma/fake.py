@@ -31,7 +31,7 @@ class FakeWorld:
         self.held, self.overflowed, self.post_calls = held, 0, 0
         self.regions: dict[int, MR] = {}
         self.pairs: dict[int, QP] = {}
-        self.next_key = 100
+        self.next_key, self.next_number = 100, 16
 
     def serve(self, most: int = 1 << 30) -> None:
         """Do what was posted, in the order of each queue pair."""
@@ -131,7 +131,8 @@ class QP:
 
     def __init__(self, world: FakeWorld, wanted: Any) -> None:
         self._world, self._queue, self._limit = world, wanted.scq, wanted.cap.max_send_wr
-        self.qp_num = len(world.pairs) + 17
+        world.next_number += 1
+        self.qp_num = world.next_number
         world.pairs[self.qp_num] = self
         self.posted: deque[SendWR] = deque()
         self.peer, self.is_broken = -1, False

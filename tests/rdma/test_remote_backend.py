@@ -149,8 +149,8 @@ def test_jobs_are_served_and_the_trace_conforms(side: Side, tmp_path: Path) -> N
     assert {len(answer.tokens) for answer in answers} == {8}
     assert made.name == f"{side.order.backend}-rdma"
     assert made.stats().wrong_tokens == 0
-    if side.order.backend == "native":  # a GPU's records come a little later
-        assert answers[0].job.stored_ns >= answers[0].job.claimed_ns > 0
+    # When it was claimed need not be known yet: the scheduler's records may come after so short an answer.
+    assert answers[0].job.published_ns > answers[0].job.arrived_ns
     while made._frontend.expects:
         made.turn()
         side.relay()

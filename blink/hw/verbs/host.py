@@ -27,7 +27,7 @@ HELLO_LIMIT_S = 5.0
 """A frontend that has connected says hello within this time."""
 ALIVE_LIMIT_S = 1.0
 """One that holds the ring answers within this time when another asks for it; else it is taken to be gone."""
-_QUEUE_ENTRIES = 16
+_QUEUE_ENTRIES, _GREETINGS_MAX = 16, 8
 _MACHINE = Path("/proc/sys/kernel/random/boot_id")
 Asked = Callable[[Frame], Frame]
 """What a frontend asks for beside the verbs, and the answer."""
@@ -96,6 +96,7 @@ class RingHost:
         self._queue = device.binding.CQ(device.context, _QUEUE_ENTRIES)
         self._attached: _Attached | None = None
         self._lock = threading.RLock()
+        self._greetings = threading.BoundedSemaphore(_GREETINGS_MAX)
         self.life = 0
         self.refused: list[str] = []  # why, the last few
         self._over = False
@@ -127,7 +128,7 @@ class RingHost:
             if self._listener in ready:
                 with contextlib.suppress(OSError):
                     end, peer = self._listener.accept()
-                    self._greet(FrameSocket(end), f"{peer[0]}:{peer[1]}")
+                    self._open_the_door(FrameSocket(end), f"{peer[0]}:{peer[1]}")
             with self._lock:
                 attached = self._attached
                 if attached is not None and attached.control in ready:
@@ -150,6 +151,20 @@ class RingHost:
             return {"now_ns": time.clock_gettime_ns(time.CLOCK_MONOTONIC)}
         return self._asked(frame)
 
+    def _open_the_door(self, control: FrameSocket, peer: str) -> None:
+        """In a thread of its own, so that one who says nothing keeps nobody waiting; a few at once."""
+        if not self._greetings.acquire(blocking=False):
+            self._refuse(control, "too many are at the door")
+            return
+
+        def greet() -> None:
+            try:
+                self._greet(control, peer)
+            finally:
+                self._greetings.release()
+
+        threading.Thread(target=greet, name="blink-ring-greeting", daemon=True).start()
+
     def _greet(self, control: FrameSocket, peer: str) -> None:
         try:
             frame = control.receive(HELLO_LIMIT_S)
@@ -158,6 +173,8 @@ class RingHost:
         except (FrameError, HelloError) as error:
             refusal = str(error)
         with self._lock:
+            if self._over:
+                refusal = "the ring is closed"
             if refusal is None and self._attached is not None and self._is_alive(self._attached):
                 refusal = f"slots: frontend {self._attached.peer} has them, and it is alive"
             if refusal is not None:
