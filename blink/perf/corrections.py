@@ -103,7 +103,7 @@ class StepCorrections:
         return interpolated(self._decode, batch)
 
     def along(self, batch: int) -> Curve:
-        """KV tokens and ratios of a decode step of a captured batch, or of the nearest that was measured; or nothing."""
+        """KV tokens and ratios of a decode step of a captured batch, or of the nearest that was measured."""
         if not self._along or batch in self._along:
             return self._along.get(batch, ((), ()))
         nearest = min(self._along, key=lambda known: (abs(known - batch), known))
