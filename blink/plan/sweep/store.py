@@ -147,7 +147,9 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Row]]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, use_threads=False)
+        # Opened once: a sweep that runs may put another file in its place between two looks at it.
+        with path.open("rb") as file:
+            table = pq.ParquetFile(file).read(use_threads=False)
         definition = json.loads((table.schema.metadata or {})[KEY])
         table[DIGEST], table[SUMMARY]
     except (pa.ArrowException, OSError, KeyError, ValueError):
