@@ -49,7 +49,9 @@ def test_a_calibration_writes_profiles_that_it_can_load(tmp_path: Path) -> None:
 
 def test_clocks_are_joined_by_the_quickest_request(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    line = '{{"arrival_time":{},"queued_ts":{},"first_token_ts":{},"last_token_ts":{},"input_toks":9,"output_toks":3}}\n'
+    line = (
+        '{{"arrival_time":{},"queued_ts":{},"first_token_ts":{},"last_token_ts":{},"input_toks":9,"output_toks":3}}\n'
+    )
     path.write_text(line.format(1000.0, 5.5, 6.0, 7.0) + line.format(1001.0, 6.2, 6.5, 8.0))
     found = MeasuredRun.read(path)
     assert found.ttft_ns.tolist() == [800_000_000, 300_000_000]

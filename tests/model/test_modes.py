@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,7 +30,7 @@ arrivals = st.one_of(
 
 
 @st.composite
-def scenarios(draw: st.DrawFn) -> dict[str, Any]:
+def scenarios(draw: st.DrawFn, systems: Sequence[str] = ("blink", "blink", "cpu-resident")) -> dict[str, Any]:
     """Small loads that reach every branch: pauses, windows, tight KV, cancels, time limits, bounded polls."""
     batch_max = draw(st.integers(1, 12))
     return {
@@ -40,7 +41,7 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
             "profile": draw(st.sampled_from(["h200", "rtx4090", str(CLOCK_FALLS)])),
             "memory_utilization": draw(st.sampled_from([0.9, 0.2])),
         },
-        "system": {"kind": draw(st.sampled_from(["blink", "blink", "cpu-resident"]))},
+        "system": {"kind": draw(st.sampled_from(systems))},
         "host": {"profile": "h200-node", "reserved_cores": 0},
         "interference": {"jobs": [{"profile": "bz2-fault", "threads": draw(st.sampled_from([0, 40]))}]},
         "dpu": {"token_cores": draw(st.integers(2, 6))},

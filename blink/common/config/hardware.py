@@ -26,8 +26,8 @@ class Model(Table):
     )
     steps: Text | None = option(
         None,
-        "Path of a file of measured steps, as `blink calibrate` writes it: what the captured shapes of this engine take "
-        "beside the roofline. Unset: the roofline alone.",
+        "Path of a file of measured steps, as `blink calibrate` writes it: what the captured shapes of this engine "
+        "take beside the roofline. Unset: the roofline alone.",
     )
     dtype: Literal["bf16", "fp16", "fp8"] = option(
         "bf16", "Number format of weights, activations and KV cache: 2 bytes, or 1 where the GPU computes with fp8."
