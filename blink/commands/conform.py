@@ -49,6 +49,7 @@ def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Compare and report; the worst of the levels' exit codes."""
     from blink.common.config import load_scenario
+    from blink.common.config.replica import require_replica
     from blink.conform.backend import backends
     from blink.conform.levels import Campaign, Level
     from blink.workload.build import build_load
@@ -59,8 +60,7 @@ def execute(options: argparse.Namespace) -> int:
     scripts = _count("--scripts", options.scripts)
     overrides = [] if options.seed is None else [("--seed", f"seed={options.seed}")]
     scenario = load_scenario(options.scenario, overrides)
-    if scenario.system.kind != "blink":
-        raise InputError(f"system.kind = {scenario.system.kind!r} has no ring to compare; allowed: 'blink'")
+    require_replica(scenario, "conform")
     found = backends(names, mutant=options.mutant, time_scale=_scale(options.time_scale))
     scenario, requests = build_load(scenario)
     with _status() as tick:

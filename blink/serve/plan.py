@@ -11,6 +11,7 @@ from hashlib import blake2b
 import msgspec
 
 from blink.common.config import Scenario, load_scenario
+from blink.common.config.replica import require_replica
 from blink.common.errors import InputError
 from blink.frontend.openai.bodies import Bounds
 from blink.hw.cuda.engine_run import bounds_of as engine_bounds
@@ -65,10 +66,7 @@ class Plan:
 def plan_of(order: Order) -> Plan:
     """Raises InputError for what cannot be served."""
     scenario = load_scenario(order.scenario, [(name, text) for name, text in order.overrides])
-    if scenario.system.kind != "blink":
-        raise InputError(
-            f"backend {order.backend}: system.kind = {scenario.system.kind!r} is not allowed; allowed: 'blink'"
-        )
+    require_replica(scenario, f"backend {order.backend}")
     plant = Plant.of(scenario)
     if not order.model:
         return Plan(scenario, settings_of(scenario, plant, order.time_scale), bounds_of(scenario, plant))

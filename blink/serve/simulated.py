@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from blink.common.config import Scenario
-from blink.common.errors import InputError
+from blink.common.config.replica import require_replica
 from blink.common.layout import STATE_MASK
 from blink.common.request import Request
 from blink.common.results import I64, Outcome
@@ -162,10 +162,7 @@ class SimulatedBackend:
         real: RealTime | None = None,
     ) -> None:
         """`real`: what the machine takes, by default as measured."""
-        if scenario.system.kind not in ("blink", "cpu-resident"):
-            raise InputError(
-                f"serve: system.kind = {scenario.system.kind!r} is not allowed; allowed: 'blink', 'cpu-resident'"
-            )
+        require_replica(scenario, "serve", ("blink", "cpu-resident"))
         self._plant = plant = Plant.of(scenario)
         self.bounds = bounds_of(scenario, plant)
         self._text, self._scale, self._now = text, time_scale, now

@@ -26,6 +26,20 @@ REFUSED = [
 
 
 @needs_compiler
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["run", "--backend", "native"], ["conform"]])
+def test_a_fleet_is_simulated_and_not_served(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(f"{SCENARIO.read_text()}\n[fleet]\nreplicas = 2\n")
+    name, *options = command
+    assert main([name, str(path), *options]) in (1, 2)
+    said = capsys.readouterr().err
+    assert "[fleet] is not allowed; allowed: one replica" in said
+    assert said.count("\n") == 1
+
+
+@needs_compiler
 @pytest.mark.parametrize(("options", "says"), REFUSED)
 def test_what_cannot_be_served_is_said_in_one_line(
     options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from blink.common.config import Scenario
+from blink.common.config.replica import require_replica
 from blink.common.errors import InputError
 from blink.common.model_files import SMOLLM2
 from blink.common.request import Request
@@ -55,6 +56,7 @@ class ModelRun:
         """Build the engine, serve, give it back. Raises InputError for what cannot run."""
         kernels = load_kernels()
         tokenizer = self._tokenizer() if self.prompts else None
+        require_replica(scenario, "backend cuda", ("blink", "cpu-resident"))
         scenario = _patient(scenario) if self.prompts else scenario
         given = [tokenizer.chat([{"role": "user", "content": text}]) for text in self.prompts] if tokenizer else []
         engine: Engine = TorchEngine.of_model(self.model, engine_limits(scenario))

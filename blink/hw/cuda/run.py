@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from blink.common.config import Scenario
-from blink.common.errors import InputError
+from blink.common.config.replica import require_replica
 from blink.common.results import RunResult
 from blink.hw.cuda.lockstep import load_kernels
 from blink.hw.cuda.ports import Ingress
@@ -40,8 +40,7 @@ def serve(
 
     `ingress` is the path of this process to the ring. Raises InputError for what cannot run, and if there is no GPU.
     """
-    if scenario.system.kind != "blink":
-        raise InputError(f"backend cuda: system.kind = {scenario.system.kind!r} is not allowed; allowed: 'blink'")
+    require_replica(scenario, "backend cuda")
     kernels = load_kernels(flags)
     plant = Plant.of(scenario)
     ring = CudaRing(kernels.cuda, load_library(), settings_of(scenario, plant, time_scale), ingress)

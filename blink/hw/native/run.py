@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from blink.common.config import Scenario
-from blink.common.errors import InputError
+from blink.common.config.replica import require_replica
 from blink.common.layout import layout_hash
 from blink.common.ranges import range_notes
 from blink.common.recorder import Recorder
@@ -70,8 +70,7 @@ def serve(
     it goes. `progress(ended, total, now_ns)` is called now and then; once `stop()` is true the run ends early and its
     result is partial. `threads` scan the ring; `flags` go to the compiler. Raises InputError for what cannot run.
     """
-    if scenario.system.kind != "blink":
-        raise InputError(f"backend native: system.kind = {scenario.system.kind!r} is not allowed; allowed: 'blink'")
+    require_replica(scenario, "backend native")
     plant = Plant.of(scenario)
     instance = Instance(load_library(flags), settings_of(scenario, plant, time_scale))
     try:
