@@ -56,7 +56,7 @@ class ModelRun:
         """Build the engine, serve, give it back. Raises InputError for what cannot run."""
         kernels = load_kernels()
         tokenizer = self._tokenizer() if self.prompts else None
-        require_replica(scenario, "backend cuda", ("blink", "cpu-resident"))
+        require_replica(scenario, "backend cuda")
         scenario = _patient(scenario) if self.prompts else scenario
         given = [tokenizer.chat([{"role": "user", "content": text}]) for text in self.prompts] if tokenizer else []
         engine: Engine = TorchEngine.of_model(self.model, engine_limits(scenario))
