@@ -68,7 +68,7 @@ def _goes_to_the_guest(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Report what the guest says of a test."""
     if not _goes_to_the_guest(item):
         return None
@@ -78,6 +78,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
         report.nodeid = item.nodeid
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    item.session._setupstate.teardown_exact(nextitem)  # what the test before left for this one, which did not take it
     return True
 
 

@@ -18,7 +18,7 @@ def test_tokenizer_is_as_much_faster_as_published() -> None:
     assert DPU.core_count == 16
     assert 8.0 <= DPU.tokenizer_speedup <= 19.7
     assert pytest.approx((8.0 * 19.7) ** 0.5, rel=0.001) == DPU.tokenizer_speedup
-    assert DPU.tokenize_ns(1019) == pytest.approx(1019 * 1100 / 12.55, abs=1)
+    assert DPU.tokenize_ns(1019) == pytest.approx(1019 * 2800 / 12.55, abs=1)
     assert DPU.tokenize_ns(0) == 0
     assert DPU.detokenize_ns(10) == 1500
 
@@ -31,7 +31,7 @@ def test_topologies() -> None:
     assert separate.between("dpu", "dpu") == ()
 
 
-@pytest.mark.parametrize("name", list_profiles("link"))
+@pytest.mark.parametrize("name", [name for name in list_profiles("link") if name != "none"])  # which has no way
 def test_a_small_write_takes_about_a_microsecond(name: str) -> None:
     hops = LinkProfile.load(name).between("dpu", "gpu")
     assert 500 <= sum(hop.one_way_ns(64) for hop in hops) <= 2_000
