@@ -34,7 +34,8 @@ def test_streams_come_whole_clients_may_leave_and_a_signal_drains(carrier: str) 
         server.wait_idle()
         assert server.metric("blink:disconnects_total") == 1
         found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(server.events("/v1/completions", {**BODY, "max_tokens": 2000})))
+        long = {**BODY, "max_tokens": 2000}
+        thread = threading.Thread(target=lambda: found.append(server.events("/v1/completions", long)))
         thread.start()
         wait_for(lambda: server.metric("blink:open_requests") == 8)
         assert server.stop() == 0
