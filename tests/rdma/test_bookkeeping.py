@@ -147,6 +147,67 @@ def test_what_does_not_come_back_is_given_up_after_the_bound() -> None:
     fake.close()
 
 
+@pytest.mark.parametrize("size", [8, 2048])
+def test_what_the_other_thread_reaps_first_is_no_failure(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pool, or staging, are full; before this thread waits for a completion the other one has taken them all."""
+    fake = Fake(held=True, send_max=4, write_staging_bytes=8192)
+    post = Channel.post
+
+    def post_and_be_overtaken(channel: Channel) -> None:
+        post(channel)
+        fake.world.serve()
+        channel.reap_if_free()
+
+    monkeypatch.setattr(Channel, "post", post_and_be_overtaken)
+    for number in range(20):
+        fake.channel.write(fake.region, size * number, bytes([number]) * size)
+    fake.channel.flush()
+    assert bytes(fake.block.view(0, 20 * size)) == b"".join(bytes([number]) * size for number in range(20))
+    fake.close()
+
+
+def test_the_other_thread_goes_away_where_this_one_is_at_work(fake: Fake) -> None:
+    fake.channel.write(fake.region, 0, b"12345678")
+    fake.channel.post()
+    calls = fake.world.post_calls
+    with fake.channel._lock:
+        fake.channel.reap_if_free()  # a lock that was waited for would never come
+        assert fake.channel.look(fake.region) is None
+    assert (fake.channel.outstanding, fake.world.post_calls) == (1, calls)
+    fake.channel.flush()
+
+
+def test_the_last_of_the_pool_is_taken_once(fake: Fake) -> None:
+    """A look is a request like any other: with it under way the pool has one place less."""
+    small = Channel(fake.device, send_max=2, limit_s=0.3)
+    small.connect(fake.other.address)
+    fake.world.held = True
+    small.write(fake.region, 0, b"12345678")
+    small.post()
+    assert small.look(fake.region) is not None
+    with pytest.raises(NoCompletionError):  # not an overflow
+        small.write(fake.region, 8, b"12345678")
+    small.close()
+
+
+def test_a_queue_that_is_closed_is_not_polled(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.channel.close()
+    monkeypatch.setattr(fake.channel._queue, "poll", None)
+    fake.channel.reap_if_free()
+    with pytest.raises(LocalError, match="the connection is closed"):
+        fake.channel.reap()
+
+
+def test_an_adapter_that_is_gone_is_a_typed_failure(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(most: int) -> None:
+        raise OSError("no such device")
+
+    fake.channel.write(fake.region, 0, b"12345678")
+    monkeypatch.setattr(fake.channel._queue, "poll", gone)
+    with pytest.raises(LocalError, match="WRITE: the adapter gives no completions"):
+        fake.channel.flush()
+
+
 def test_a_look_is_not_posted_into_a_batch_that_is_being_made(fake: Fake) -> None:
     fake.channel.write(fake.region, 0, b"12345678")
     assert fake.channel.look(fake.region) is None

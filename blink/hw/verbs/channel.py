@@ -102,9 +102,15 @@ class Channel:
 
     def _place(self, size_bytes: int, number: int) -> int:
         """In the staging of WRITEs; where it is full, completions are waited for."""
-        while (found := self._staging.place(size_bytes, number)) is None:
-            self._empty(number)
-        return found
+        while True:
+            with self._lock:  # the other thread gives places back
+                found, retired = self._staging.place(size_bytes, number), self._pool.retired
+            if found is not None:
+                return found
+            if retired >= number:
+                raise LocalError(self._what, "one request is larger than the staging")
+            self.post()
+            self._wait_past(retired)
 
     def read(self, region: RemoteRegion, offset_bytes: int, size_bytes: int, place: int) -> int:
         """READ some bytes to a place in the staging of READs; the number to `wait` for."""
@@ -158,19 +164,14 @@ class Channel:
 
     def _take(self) -> int:
         """A number of the pool; where it is empty, the batch is posted and completions are waited for."""
-        self.check()
-        if not self._pool.free:
-            self._empty(self._pool.taken)
-        with self._lock:
-            return self._pool.take()
-
-    def _empty(self, before: int) -> None:
-        """Wait until something that was posted before request `before` is done."""
-        self.post()
-        retired = self._pool.retired
-        if retired >= before:
-            raise LocalError(self._what, "one request is larger than the staging")
-        self._wait_past(retired)
+        while True:
+            self.check()
+            with self._lock:  # the other thread takes numbers, too, and retires them
+                if self._pool.free:
+                    return self._pool.take()
+                retired = self._pool.retired
+            self.post()
+            self._wait_past(retired)
 
     def _add(self, request: Any) -> None:
         self._batch.append(request)
@@ -210,7 +211,13 @@ class Channel:
                 self._lock.release()
 
     def _reap(self) -> None:
-        count, entries = self._queue.poll(_REAP_MAX)
+        if self._closed:
+            return
+        try:
+            count, entries = self._queue.poll(_REAP_MAX)
+        except Exception as error:  # of the adapter: it is gone, say
+            self.fail(LocalError(self._what, f"the adapter gives no completions ({error})"))
+            return
         for entry in entries if count > 0 else ():
             self.completed_ns = time.monotonic_ns()
             if entry.status != self._enums.IBV_WC_SUCCESS:
