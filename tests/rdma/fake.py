@@ -32,6 +32,8 @@ class FakeWorld:
         self.regions: dict[int, MR] = {}
         self.pairs: dict[int, QP] = {}
         self.next_key, self.next_number = 100, 16
+        self.joins, self.unreachable = 0, set[int]()  # which joins, counted from 0, find no way to the peer
+        self.refuses_memory = False
 
     def serve(self, most: int = 1 << 30) -> None:
         """Do what was posted, in the order of each queue pair."""
@@ -71,6 +73,8 @@ class MR:
     """Some registered memory."""
 
     def __init__(self, world: FakeWorld, size: int, access: int, address: int) -> None:
+        if world.refuses_memory:
+            raise OSError("Failed to register a MR. Errno: 12, Cannot allocate memory")
         self._world, self.size, self.access, self.address = world, size, access, address
         world.next_key += 1
         self.lkey = self.rkey = world.next_key
@@ -140,6 +144,9 @@ class QP:
     def modify(self, attributes: Any, mask: int) -> None:
         """Towards ready."""
         if mask & ENUMS.IBV_QP_DEST_QPN:
+            joins, self._world.joins = self._world.joins, self._world.joins + 1
+            if joins in self._world.unreachable:
+                raise OSError("Failed to modify QP state to RTR. Errno: 110, Connection timed out")
             self.peer = attributes.dest_qp_num
 
     def post_send(self, first: SendWR) -> None:

@@ -15,12 +15,13 @@ from blink.conform.lockstep import Compared, compare_script, random_scripts
 from blink.hw.native.instance import Instance
 from blink.hw.native.library import load_library
 from blink.hw.verbs import attach, binding, device, loop
-from blink.hw.verbs.attach import Door
+from blink.hw.verbs.attach import Attachment, Door
 from blink.hw.verbs.device import Device
-from blink.hw.verbs.failure import ConnectionFailedError
+from blink.hw.verbs.failure import ConnectionFailedError, ControlLostError
 from blink.hw.verbs.frames import FrameSocket
 from blink.hw.verbs.hello import Identity
 from blink.hw.verbs.host import HostBlock, RingHost
+from blink.hw.verbs.probe import check_order
 from blink.hw.verbs.ring import VerbsRing
 from blink.hw.verbs.running import RemoteRunning
 from blink.workload.build import build_load
@@ -133,6 +134,69 @@ def test_a_ring_whose_side_is_closed_is_lost_and_not_to_be_had(host: RingHost) -
     with pytest.raises(ConnectionFailedError):
         attachment.ask({"ask": "now"})
     attachment.close()
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["the ring's side", "the frontend's"])
+def test_an_adapter_that_finds_no_way_for_a_moment_is_tried_again(side: int, host: RingHost, world: FakeWorld) -> None:
+    """An address that cannot be resolved just after a link has come up: neither a traceback nor the end."""
+    world.unreachable = {side}
+    opened, pairs, regions = Device(), len(world.pairs), len(world.regions)
+    with pytest.raises(ConnectionFailedError, match=r"cannot connect \(Failed to modify QP state to RTR"):
+        door(host).open(opened)
+    assert len(world.regions) == regions
+    attachment = door(host, boot_id="01").open_patiently(opened)
+    assert attachment.channel.read_now(attachment.region("header"), 0, 8) is not None
+    attachment.close()
+    host.drop()
+    assert len(world.pairs) == pairs
+
+
+def test_a_connection_whose_clocks_cannot_be_compared_leaves_nothing_behind(
+    host: RingHost, world: FakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_vain(attachment: Attachment) -> None:
+        raise ControlLostError("now", "no answer within 5 s")
+
+    regions = len(world.regions)
+    with monkeypatch.context() as patched, pytest.raises(ControlLostError):
+        patched.setattr(Attachment, "_compare_clocks", in_vain)
+        door(host).open(Device())
+    assert len(world.regions) == regions
+    door(host).open(Device()).close()  # nobody says that the first one lives
+
+
+def test_a_takeover_in_the_middle_of_a_look_does_not_end_the_door(host: RingHost) -> None:
+    first = door(host).open(Device())
+    attached = host._attached
+    assert attached is not None
+    attached.control.close()  # as the greeting's thread does, before the door's thread has seen it
+    assert host._ready(0.0) == []
+    second = door(host).open_patiently(Device())
+    assert second.channel.read_now(second.region("header"), 0, 8) is not None
+    first.close()
+    second.close()
+
+
+def test_memory_that_an_adapter_does_not_take_is_said(host: RingHost, world: FakeWorld) -> None:
+    world.refuses_memory = True
+    with pytest.raises(InputError, match=r"--device fake0: it registers no \d+ bytes of memory .* \(ulimit -l\)"):
+        door(host).open(Device())
+
+
+def test_a_device_that_cannot_be_opened_is_said(world: FakeWorld) -> None:
+    def refused(name: str) -> None:
+        raise OSError("Permission denied")
+
+    made = world.binding
+    made.classes["Context"] = refused
+    with pytest.raises(InputError, match=r"--device fake0: it cannot be opened \(Permission denied\)"):
+        Device(binding=made)
+
+
+def test_a_probe_ends_where_nothing_arrives(world: FakeWorld) -> None:
+    world.held = True
+    with pytest.raises(InputError, match=r"--device fake0: .* nothing arrived within 0\.1 s"):
+        check_order(Device(), limit_s=0.1)
 
 
 def test_a_stranger_at_the_door_is_refused_and_the_next_one_is_served(host: RingHost) -> None:

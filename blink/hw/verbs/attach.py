@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from blink.hw.verbs.channel import COMPLETION_LIMIT_S, Channel
 from blink.hw.verbs.device import Device, DeviceChoice, device_names
 from blink.hw.verbs.failure import ConnectionFailedError, ControlLostError, LocalError
 from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
-from blink.hw.verbs.hello import HelloError, Identity, RingHello, ring_hello_of
+from blink.hw.verbs.hello import HelloError, Identity, NotNowError, RingHello, ring_hello_of
 from blink.hw.verbs.host import machine_id
 from blink.hw.verbs.memory import RemoteRegion
 
@@ -60,7 +61,7 @@ class Attachment:
     def __init__(
         self, device: Device, control: FrameSocket, channel: Channel, hello: RingHello, *, owns_device: bool = False
     ) -> None:
-        self.device, self._owns_device = device, owns_device
+        self.device, self._owns_device = device, False
         self._control, self.channel, self.hello = control, channel, hello
         self._answers: list[Frame] = []
         self._answered = threading.Condition()
@@ -69,7 +70,12 @@ class Attachment:
         self._over = False
         self._thread = threading.Thread(target=self._progress, name="blink-verbs-progress", daemon=True)
         self._thread.start()
-        self.clocks = self._compare_clocks()
+        try:
+            self.clocks = self._compare_clocks()
+        except BaseException:  # else its thread would say for ever that this frontend lives
+            self.close()
+            raise
+        self._owns_device = owns_device
 
     def region(self, name: str) -> RemoteRegion:
         """Memory of the ring's side by name. Raises ControlLostError if it has none."""
@@ -168,23 +174,28 @@ class Door:
 
     def open(self, device: Device, *, owns_device: bool = False) -> Attachment:
         """Say hello and join. One try; raises ConnectionFailedError if nobody is there, InputError if it is refused."""
+        where = f"--connect {self.host}:{self.port}"
         try:
             end = socket.create_connection((self.host, self.port), CONNECT_LIMIT_S)
         except OSError as error:
-            raise ControlLostError(f"--connect {self.host}:{self.port}", error.strerror or str(error)) from None
-        control = FrameSocket(end)
-        channel = Channel(device)
-        try:
-            control.send({**self.identity.plain(), "pair": channel.address.plain(), "process": os.getpid()})
-            # V3: with this answer the old queue pair is gone; the epoch is written only on what is made of it.
-            hello = ring_hello_of(control.receive(CONNECT_LIMIT_S))
-            channel.connect(hello.pair)
-        except (FrameError, HelloError) as error:
-            channel.close()
-            control.close()
-            if isinstance(error, HelloError):
-                raise InputError(f"--connect {self.host}:{self.port}: refused: {error}") from None
-            raise ControlLostError(f"--connect {self.host}:{self.port}", str(error)) from None
+            raise ControlLostError(where, error.strerror or str(error)) from None
+        with ExitStack() as undone:
+            control = FrameSocket(end)
+            undone.callback(control.close)
+            channel = Channel(device)
+            undone.callback(channel.close)
+            try:
+                control.send({**self.identity.plain(), "pair": channel.address.plain(), "process": os.getpid()})
+                # V3: with this answer the old queue pair is gone; the epoch is written only on what is made of it.
+                hello = ring_hello_of(control.receive(CONNECT_LIMIT_S))
+                channel.connect(hello.pair)
+            except (FrameError, NotNowError) as error:
+                raise ControlLostError(where, str(error)) from None
+            except HelloError as error:
+                raise InputError(f"{where}: refused: {error}") from None
+            except Exception as error:  # of the adapter: it finds no way to that address, say
+                raise LocalError(where, f"the adapter cannot connect ({error})") from None
+            undone.pop_all()
         return Attachment(device, control, channel, hello, owns_device=owns_device)
 
     def open_patiently(self, device: Device) -> Attachment:

@@ -42,7 +42,10 @@ class Device:
         self.binding = binding or load()
         self.enums: Any = self.binding.enums
         self.name = _chosen(choice.name, device_names(self.binding))
-        self.context = self.binding.Context(name=self.name)
+        try:
+            self.context = self.binding.Context(name=self.name)
+        except Exception as error:
+            raise InputError(f"--device {self.name}: it cannot be opened ({error})") from None
         self.port = self.context.query_port(PORT)
         if self.port.state != self.enums.IBV_PORT_ACTIVE:
             raise InputError(f"--device {self.name}: its port is not active; bring its network interface up")

@@ -28,6 +28,10 @@ class HelloError(Exception):
     """What was said is no hello, or one that this side refuses."""
 
 
+class NotNowError(HelloError):
+    """This side is refused for the moment: a later try may find it otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a frontend and a ring must agree on. `boot_id` "" of a frontend that has not seen the ring before.
@@ -116,7 +120,8 @@ class RingHello:
 def ring_hello_of(frame: Frame) -> RingHello:
     """The ring's answer. Raises HelloError with its reason if it refuses, or if it is none."""
     if "refused" in frame:
-        raise HelloError(_text(frame, "refused", 4 * _TEXT_MAX))
+        kind = NotNowError if frame.get("again") is True else HelloError
+        raise kind(_text(frame, "refused", 4 * _TEXT_MAX))
     identity = identity_of(frame)
     regions = {name: _region(name, value) for name, value in _object(frame, "regions").items()}
     structures = {name: _dtype(name, value) for name, value in _object(frame, "structures").items()}

@@ -124,7 +124,7 @@ class RingHost:
 
     def _run(self) -> None:
         while not self._over:
-            ready = select.select(self._waiting_for(), [], [], 0.2)[0]
+            ready = self._ready(0.2)
             if self._listener in ready:
                 with contextlib.suppress(OSError):
                     end, peer = self._listener.accept()
@@ -134,9 +134,16 @@ class RingHost:
                 if attached is not None and attached.control in ready:
                     self._hear(attached)
 
-    def _waiting_for(self) -> list[socket.socket | FrameSocket]:
+    def _ready(self, wait_s: float) -> list[socket.socket | FrameSocket]:
+        """Of the door and the frontend that has the ring those that say something."""
         attached = self._attached
-        return [self._listener] if attached is None else [self._listener, attached.control]
+        ends: list[socket.socket | FrameSocket] = [self._listener]
+        if attached is not None:
+            ends.append(attached.control)
+        try:
+            return select.select(ends, [], [], wait_s)[0]
+        except (OSError, ValueError):  # a takeover has just closed the old frontend's: the next look has the new one's
+            return []
 
     def _hear(self, attached: _Attached) -> None:
         try:
@@ -154,7 +161,7 @@ class RingHost:
     def _open_the_door(self, control: FrameSocket, peer: str) -> None:
         """In a thread of its own, so that one who says nothing keeps nobody waiting; a few at once."""
         if not self._greetings.acquire(blocking=False):
-            self._refuse(control, "too many are at the door")
+            self._refuse(control, "too many are at the door", again=True)
             return
 
         def greet() -> None:
@@ -185,14 +192,18 @@ class RingHost:
             try:
                 self._join(control, their_pair, peer)
             except Exception as error:  # of the adapter: it must not end this thread
-                self.drop()
-                self._refuse(control, f"the ring's side cannot connect ({error})")
+                self._refuse(control, f"the ring's side cannot connect ({error})", again=True)
 
     def _join(self, control: FrameSocket, their_pair: QueuePairAddress, peer: str) -> None:
         pair = QueuePair(self._device, self._queue, 1, 0)
-        self._attached = _Attached(control, pair, peer)
-        pair.connect(their_pair)
-        control.send(self._hello(pair).plain())
+        try:
+            pair.connect(their_pair)
+            self._attached = _Attached(control, pair, peer)
+            control.send(self._hello(pair).plain())
+        except BaseException:
+            self._attached = None
+            pair.destroy()
+            raise
         self.life += 1
 
     def _hello(self, pair: QueuePair) -> RingHello:
@@ -208,10 +219,11 @@ class RingHost:
             found=self._found,
         )
 
-    def _refuse(self, control: FrameSocket, why: str) -> None:
+    def _refuse(self, control: FrameSocket, why: str, *, again: bool = False) -> None:
+        """`again`: whoever tries again may be served."""
         self.refused = [*self.refused[-7:], why]
         with contextlib.suppress(FrameError):
-            control.send({"refused": why[:1000]})
+            control.send({"refused": why[:1000], "again": again})
         control.close()
 
     def _is_alive(self, attached: _Attached) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from blink.common.errors import InputError
 from blink.hw.verbs.device import Device
 from blink.hw.verbs.queue_pair import remote_access
 
@@ -36,16 +38,25 @@ def register(device: Device, address: int, size_bytes: int, *, writable: bool) -
     """Memory at an address of this process; with nvidia-peermem also an address of a GPU. Peers may only read it unless
     `writable`."""
     access = remote_access(device.enums, write=writable)
-    return Registration(
-        device.binding.MR(device.domain, size_bytes, access, address=address), address, size_bytes
-    )  # fmt: skip
+    raw = _registered(device, device.binding.MR, size_bytes, access, address=address)
+    return Registration(raw, address, size_bytes)
 
 
 def register_dma_buf(device: Device, fd: int, offset_bytes: int, size_bytes: int, *, writable: bool) -> Registration:
     """A part of a dma-buf. Its remote address is its offset in the buffer."""
     access = remote_access(device.enums, write=writable)
-    raw = device.binding.DmaBufMR(device.domain, size_bytes, access, dmabuf=fd, offset=offset_bytes)
+    raw = _registered(device, device.binding.DmaBufMR, size_bytes, access, dmabuf=fd, offset=offset_bytes)
     return Registration(raw, offset_bytes, size_bytes)
+
+
+def _registered(device: Device, kind: Callable[..., Any], size_bytes: int, access: int, **where: int) -> Any:
+    try:
+        return kind(device.domain, size_bytes, access, **where)
+    except Exception as error:
+        raise InputError(
+            f"--device {device.name}: it registers no {size_bytes} bytes of memory ({error}); a process must be "
+            "allowed to lock so much (ulimit -l)"
+        ) from None
 
 
 class LocalMemory:
@@ -56,9 +67,8 @@ class LocalMemory:
         self._map = mmap.mmap(-1, size_bytes)
         self._first = ctypes.c_char.from_buffer(self._map)
         self.address = ctypes.addressof(self._first)
-        self._raw = device.binding.MR(
-            device.domain, size_bytes, device.enums.IBV_ACCESS_LOCAL_WRITE, address=self.address
-        )
+        access = device.enums.IBV_ACCESS_LOCAL_WRITE
+        self._raw = _registered(device, device.binding.MR, size_bytes, access, address=self.address)
         self.key = int(self._raw.lkey)
 
     @property

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 
 from blink.common.errors import InputError
 from blink.hw.native.memory import SharedBlock
-from blink.hw.verbs.channel import Channel
+from blink.hw.verbs.channel import COMPLETION_LIMIT_S, Channel
 from blink.hw.verbs.device import Device
-from blink.hw.verbs.failure import ConnectionFailedError
+from blink.hw.verbs.failure import ConnectionFailedError, NoCompletionError
 from blink.hw.verbs.memory import register
 
 ORDER_ROUNDS = 64
@@ -43,7 +44,7 @@ def probe(device: Device) -> dict[str, str]:
     }
 
 
-def check_order(device: Device, rounds: int = ORDER_ROUNDS) -> str:
+def check_order(device: Device, rounds: int = ORDER_ROUNDS, limit_s: float = COMPLETION_LIMIT_S) -> str:
     """T1 on this device: a payload of 64 KiB, then a word, posted together; who sees the word must see the payload.
 
     Host memory and a loop within the adapter: it says nothing of memory behind another PCIe path. Raises InputError if
@@ -60,8 +61,11 @@ def check_order(device: Device, rounds: int = ORDER_ROUNDS) -> str:
             sender.write(registration.region, 0, payload)
             sender.write(registration.region, _PAYLOAD_BYTES, number.to_bytes(8, "little"))
             sender.post()
+            due = time.monotonic() + limit_s
             while bytes(block.view(_PAYLOAD_BYTES, 8)) != number.to_bytes(8, "little"):
                 sender.reap()
+                if time.monotonic() > due:
+                    raise NoCompletionError("WRITE", f"nothing arrived within {limit_s:g} s")
             if bytes(block.view(0, _PAYLOAD_BYTES)) != payload:
                 raise InputError(f"--device {device.name}: a WRITE overtook the one before it: T1 is not safe over it")
             sender.flush()
