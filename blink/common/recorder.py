@@ -87,7 +87,8 @@ class Stream:
 class Recorder:
     """The streams and the file. All times are nanoseconds of one clock that both actors read.
 
-    `evidence` names the columns of events.EVIDENCE that the backend fills, as the trace's header does.
+    `evidence` names the columns of events.EVIDENCE that the backend fills, as the trace's header does. `initial_rows`
+    a stream has room at first, and `flush_rows` in all are held before it is worth writing some.
     """
 
     def __init__(
@@ -96,8 +97,11 @@ class Recorder:
         *,
         reads_each: bool,
         initial_rows: int = _INITIAL_ROWS,
+        flush_rows: int = _FLUSH_ROWS,
         evidence: tuple[str, ...] = (),
     ) -> None:
+        self._flush_rows = flush_rows
+        self._cut: tuple[int, int] | None = None  # when, and the idle reads until then
         self.reads_each, self.evidence = reads_each, evidence
         self.gpu = Stream(Actor.GPU, initial_rows, evidence)
         self.reader = Stream(Actor.FRONTEND, initial_rows, evidence)
@@ -227,10 +231,11 @@ class Recorder:
 
     def due(self) -> bool:
         """Whether enough rows wait for a flush to be worth its while."""
-        return self.gpu.count + self.reader.count + self.submitter.count >= _FLUSH_ROWS
+        return self.gpu.count + self.reader.count + self.submitter.count >= self._flush_rows
 
     def flush(self, before_ns: int) -> None:
         """Write the rows before `before_ns`: no stream will add an earlier one."""
+        before_ns = before_ns if self._cut is None else min(before_ns, self._cut[0])
         counts = [int(np.searchsorted(s.columns["t_ns"][: s.count], before_ns)) for s in self._streams]
         total = sum(counts)
         if not total:
@@ -246,11 +251,18 @@ class Recorder:
         for stream, count in zip(self._streams, counts, strict=True):
             stream.drop(count)
 
+    def cut(self, t_ns: int, idle_status_reads: int) -> None:
+        """What is recorded from `t_ns` on stays out of the trace, which is not complete then."""
+        self._cut = t_ns, idle_status_reads
+
     def close(self, slots: dict[str, int], *, complete: bool, idle_status_reads: int, dropped_by_gpu: int = 0) -> None:
         """Write what is left and the footer. `dropped_by_gpu` counts rows that never got here."""
         self.flush(np.iinfo(np.int64).max)
         events = {actor.label: count for actor, count in self._seq.items()}
         dropped = {Actor.FRONTEND.label: 0, Actor.GPU.label: dropped_by_gpu}
+        if self._cut is not None:  # how the slots stood then nobody has noted
+            self._writer.close(TraceFooter(events, dropped, None, False, self._cut[1]))
+            return
         self._writer.close(TraceFooter(events, dropped, slots, complete, idle_status_reads))
 
     def abort(self) -> None:

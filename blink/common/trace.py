@@ -34,7 +34,9 @@ __all__ = [
     "TraceWriter",
     "open_writer",
     "read_trace",
+    "replica_trace_path",
     "trace_path",
+    "trace_paths",
 ]
 
 TRACE_FILE_NAMES = ("trace.parquet", "trace.ndjson")
@@ -74,10 +76,45 @@ def trace_path(path: Path | str) -> Path:
         for name in TRACE_FILE_NAMES:
             if (path / name).is_file():
                 return path / name
+        if found := _replica_traces(path):
+            names = f"{found[0].name} to {found[-1].name}" if len(found) > 1 else found[0].name
+            raise InputError(f"{path}: has a trace for each replica; allowed: one of them, {names}")
         raise InputError(f"{path}: no trace in this folder; allowed: a folder with {' or '.join(TRACE_FILE_NAMES)}")
     if not path.is_file():
         raise InputError(f"{path}: no such file; allowed: a trace or a run's folder")
     return path
+
+
+def replica_trace_path(path: Path, number: int) -> Path:
+    """Where a fleet whose trace belongs at `path` leaves that of one replica: trace-0.parquet for trace.parquet."""
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def trace_paths(path: Path | str) -> list[tuple[int | None, Path]]:
+    """The trace files that `path` means, each with the number of its replica: None for a trace that is the only one.
+
+    Raises InputError if there is none.
+    """
+    path = Path(path)
+    alone = not path.is_dir() or any((path / name).is_file() for name in TRACE_FILE_NAMES)
+    if not alone and (found := _replica_traces(path)):
+        return [(_replica_number(one), one) for one in found]
+    return [(None, trace_path(path))]
+
+
+def _replica_traces(folder: Path) -> list[Path]:
+    """Traces of replicas in a run's folder, by their numbers."""
+    for name in TRACE_FILE_NAMES:
+        stem, suffix = name.split(".")
+        found = [one for one in folder.glob(f"{stem}-*.{suffix}") if _replica_number(one) is not None]
+        if found:
+            return sorted(found, key=lambda one: _replica_number(one) or 0)
+    return []
+
+
+def _replica_number(path: Path) -> int | None:
+    number = path.stem.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() else None
 
 
 def read_trace(path: Path | str, names: Sequence[str] | None = None) -> Trace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -71,6 +72,14 @@ class Verdict:
             lines += [""] * bool(self.violations) + ["not judged, for the trace has no evidence of it:"]
             lines += [f"    {clause}" for clause in self.unjudged]
         return "\n".join(lines)
+
+
+def of_all(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict on several traces of one run, such as those of replicas: the worst, and how many share it."""
+    worst = next(code for code in (VIOLATES, STUCK, INCONCLUSIVE, CONFORMS) if any(v.code == code for v in verdicts))
+    count = sum(verdict.code == worst for verdict in verdicts)
+    reason = f"{count} of {len(verdicts)} traces" if count < len(verdicts) else f"all {count} traces"
+    return Verdict(worst, reason, unjudged=tuple(dict.fromkeys(one for v in verdicts for one in v.unjudged)))
 
 
 def with_contexts(fetch: Fetch, findings: list[Finding]) -> list[Finding]:

@@ -81,8 +81,9 @@ class RunDir:
 
     def remove_trace(self) -> None:
         """Take back the trace of a run that is refused after all."""
-        for path in self.path.glob("trace.*"):
-            path.unlink()
+        for pattern in ("trace.*", "trace-*.*"):
+            for path in self.path.glob(pattern):
+                path.unlink()
 
     def discard(self) -> None:
         """Remove the folders that `prepare` made, if the run left nothing in them."""

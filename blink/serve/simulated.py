@@ -134,7 +134,7 @@ class LiveModel(Model):
 
     def flush(self) -> None:
         """Write rows of the trace that are certain."""
-        self._flush()
+        self.flush_trace()
 
     @property
     def window_used(self) -> int:

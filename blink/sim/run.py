@@ -38,7 +38,7 @@ from blink.sim.engines.run import simulate_engine
 from blink.sim.gpu import Gpu, GpuSettings
 from blink.sim.options import gpu_options
 from blink.sim.overheads import DeviceOverheads, HostOverheads, StepOverheads
-from blink.sim.run_loop import Progress, drain, run_digest
+from blink.sim.run_loop import Progress, TraceSettings, drain, run_digest
 from blink.sim.token_path import ReadCosts, TextCosts, TokenPath
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
@@ -47,6 +47,8 @@ from blink.workload.requests import Requests
 from blink.workload.streams import Stream, generator
 
 _NO_WINDOW = 1 << 40
+ROOM_SHARE = 16
+"""Of a replica's trace: rows that are held over rows that a stream has room for at first."""
 
 
 def simulate(
@@ -207,11 +209,17 @@ class Model:
         """Let time pass until nothing is left to happen; True if it was stopped before."""
         self.start()
         self._env.process(self.clients.run())
-        return drain(self._env, self.clients, len(self._rows), progress, stop, self._flush)
+        return drain(self._env, self.clients, len(self._rows), progress, stop, self.flush_trace)
 
-    def _flush(self) -> None:
+    def flush_trace(self) -> None:
+        """Write what can be written of the trace, if enough of it is held."""
         if self._rec and self._rec.due():
             self._rec.flush(min(self.gpu.rows_from_ns, self.path.rows_from_ns))
+
+    def cut_trace(self) -> None:
+        """What happens from now on stays out of the trace, if there is one."""
+        if self._rec:
+            self._rec.cut(self._env.now, self.path.idle_status_reads)
 
     def close_trace(self, *, complete: bool) -> None:
         """Write what is left of the trace, if there is one, and its footer."""
@@ -295,12 +303,15 @@ def read_costs(plant: Plant, to_gpu: Path, from_gpu: Path) -> ReadCosts:
     )
 
 
-def recorder_of(scenario: Scenario, load: Requests, trace_path: FilePath | None) -> Recorder | None:
-    """The recorder of a run's trace; None without a path."""
+def recorder_of(
+    scenario: Scenario, load: Requests, trace_path: FilePath | None, settings: TraceSettings | None = None
+) -> Recorder | None:
+    """The recorder of a run's trace; None without a path. `settings`: of a fleet."""
     if trace_path is None:
         return None
+    settings = settings or TraceSettings(run_digest(scenario, load))
     header = TraceHeader(
-        run=run_digest(scenario, load),
+        run=settings.run,
         backend="sim",
         seed=scenario.seed,
         layout_hash=layout_hash(),
@@ -308,4 +319,7 @@ def recorder_of(scenario: Scenario, load: Requests, trace_path: FilePath | None)
         clock=VIRTUAL_CLOCK,
         token_reads=scenario.trace.token_reads,
     )
-    return Recorder(open_writer(trace_path, header), reads_each=scenario.trace.token_reads == "each")
+    writer, each, held = open_writer(trace_path, header), scenario.trace.token_reads == "each", settings.flush_rows
+    if held is None:
+        return Recorder(writer, reads_each=each)
+    return Recorder(writer, reads_each=each, flush_rows=held, initial_rows=held // ROOM_SHARE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from blink.common.config import Scenario
 from blink.sim.client import Clients
@@ -13,6 +14,15 @@ from blink.workload.requests import Requests
 
 Progress = Callable[[int, int, int], None]
 _EVENTS_BETWEEN_CHECKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """How a run is recorded: the name of the run in the trace's header, and how many rows are held before some are
+    written; None: as many as the recorder's own default says."""
+
+    run: str
+    flush_rows: int | None = None
 
 
 def drain(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from blink.common.lifecycle import is_lifecycle, read_lifecycle
-from blink.common.trace import read_trace, trace_path
+from blink.common.trace import read_trace, trace_paths
 from blink.report.rundir import put, read_run
 from blink.report.timeline.chrome import write_chrome
 from blink.report.timeline.engine import engine_tracks
-from blink.report.timeline.model import Timeline
+from blink.report.timeline.model import Timeline, Track
 from blink.report.timeline.perfetto import write_perfetto
 from blink.report.timeline.requests import request_tracks
 from blink.report.timeline.ring import COLUMNS, ring_tracks
@@ -21,9 +22,16 @@ SUFFIXES = {"perfetto": ".pftrace", "chrome": ".trace.json"}
 def timeline_of(folder: Path) -> Timeline:
     """Everything that is known of a run over time. Raises InputError if the folder is no run's or has no trace."""
     run = read_run(folder)
-    path = trace_path(folder)
-    tracks = engine_tracks(read_lifecycle(path)) if is_lifecycle(path) else ring_tracks(read_trace(path, COLUMNS))
-    return Timeline(str(run.summary["label"]), [*request_tracks(run.requests), *tracks])
+    tracks = request_tracks(run.requests)
+    for number, path in trace_paths(folder):
+        found = engine_tracks(read_lifecycle(path)) if is_lifecycle(path) else ring_tracks(read_trace(path, COLUMNS))
+        tracks += found if number is None else [_of_replica(track, number) for track in found]
+    return Timeline(str(run.summary["label"]), tracks)
+
+
+def _of_replica(track: Track, number: int) -> Track:
+    """The same track, its group named after the replica: replica 2, scheduler."""
+    return replace(track, group=f"replica {number}, {track.group}")
 
 
 def write(timeline: Timeline, form: str, out: Path) -> None:

@@ -16,8 +16,9 @@ _FLUSH_ROWS = 1 << 16
 class LifecycleRecorder:
     """Gathers rows and writes them in chunks of a fixed size, so that the bytes depend on the run alone."""
 
-    def __init__(self, env: Clock, writer: LifeWriter, request_count: int) -> None:
-        self._env, self._writer = env, writer
+    def __init__(self, env: Clock, writer: LifeWriter, request_count: int, flush_rows: int = _FLUSH_ROWS) -> None:
+        self._env, self._writer, self._flush_rows = env, writer, flush_rows
+        self._cut_ns: int | None = None
         self._counts = np.zeros(request_count, np.int64)
         self._single: list[tuple[int, ...]] = []
         self._blocks: list[I64] = []
@@ -92,7 +93,7 @@ class LifecycleRecorder:
             self._add(
                 LifeEvent.FINISHED, t_ns, request_id, step.number, tokens=int(self._counts[request_id])
             )  # fmt: skip
-        if self._held >= _FLUSH_ROWS:
+        if self._held >= self._flush_rows:
             self.flush()
 
     def _tokens(self, step: Step, t_ns: int) -> None:
@@ -117,13 +118,19 @@ class LifecycleRecorder:
         self._pack()
         if self._blocks:
             table = np.concatenate(self._blocks)
+            if self._cut_ns is not None:
+                table = table[table[:, 0] < self._cut_ns]
             self._writer.write({name: table[:, index] for index, name in enumerate(COLUMNS)})
         self._blocks, self._held = [], 0
+
+    def cut(self, t_ns: int) -> None:
+        """Of what is not written yet, all from `t_ns` on stays out of the trace, which is not complete then."""
+        self._cut_ns = t_ns
 
     def close(self, *, complete: bool) -> None:
         """Write the rest and the footer."""
         self.flush()
-        self._writer.close(complete=complete)
+        self._writer.close(complete=complete and self._cut_ns is None)
 
     def abort(self) -> None:
         """Leave no file behind."""

@@ -27,7 +27,7 @@ from blink.sim.engines.sequence import Sequence
 from blink.sim.engines.server import Server, ServerThreads
 from blink.sim.engines.text import TextPath, TextThreads
 from blink.sim.options import reuse_of
-from blink.sim.run_loop import Progress, drain, run_digest
+from blink.sim.run_loop import Progress, TraceSettings, drain, run_digest
 from blink.sim.topology import Path, topology
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
 from blink.workload.message import MessageProfile
@@ -76,10 +76,11 @@ class EngineModel:
         ends: Ends | None = None,
         plant: EnginePlant | None = None,
         received: bool = False,
+        trace: TraceSettings | None = None,
     ) -> None:
         """`env` and `ends`: of a fleet, in which others keep the time and send the requests, by `receive`.
 
-        `received`: other replicas send it keys and values of prompts.
+        `received`: other replicas send it keys and values of prompts. `trace`: how a fleet has its replicas record.
         """
         self._scenario, self._load = scenario, load
         self._plant = plant = plant or EnginePlant.of(scenario, system)
@@ -95,8 +96,10 @@ class EngineModel:
             self._rows, self._refusals, self._cut = bounded_rows(bounds_of(plant), load, asked)
         self.recorder = None
         if trace_path is not None:
-            writer = LifeWriter(trace_path, _header(scenario, plant, load))
-            self.recorder = LifecycleRecorder(env, writer, len(load))
+            settings = trace or TraceSettings(run_digest(scenario, load))
+            writer = LifeWriter(trace_path, _header(scenario, plant, settings.run))
+            more = {} if settings.flush_rows is None else {"flush_rows": settings.flush_rows}
+            self.recorder = LifecycleRecorder(env, writer, len(load), **more)
         host = conditions or host_conditions(scenario, layout.busy_threads)
         graph = topology(scenario)
         self._wire(host, Path(graph, "client", "dpu"), Path(graph, "dpu", "client"), received)
@@ -119,18 +122,20 @@ class EngineModel:
         loop = thread(Stream.API_SERVER)
         detokenizer = thread(Stream.DETOKENIZER) if layout.detokenizer_process else None
         tokenizer = thread(Stream.TOKENIZER) if layout.tokenizer_thread else None
+        intake = thread(Stream.EXECUTOR_INTAKE) if layout.compiled_core else None
+        response = thread(Stream.EXECUTOR_OUTPUT) if layout.compiled_core else None
         delivery_ns = to_client.one_way_ns(self._messages.chunk_bytes)
-        self.text = TextPath(profile, TextThreads(loop, detokenizer), delivery_ns, len(self._load))
+        self.text = TextPath(profile, TextThreads(loop, detokenizer, response), delivery_ns, len(self._load))
         self.server = Server(
-            self._env, profile, ServerThreads(loop, tokenizer), to_host, plant.limits.block_tokens, self.text,
-            self.recorder,
+            self._env, profile, ServerThreads(loop, tokenizer, intake), to_host, plant.limits.block_tokens,
+            self.text, self.recorder,
         )  # fmt: skip
         watermark = int(plant.block_count * profile.watermark_share)
         pool = BlockPool(plant.block_count, watermark, caching=plant.system.prefix_caching)
         self._observer = Admissions(self._env, self.recorder)
         self.batching = layout.batching(plant.limits, pool, self._observer, profile)
         self.batching.reuse = reuse_of(self._scenario, self._load, plant.step, received=received)
-        settings = CoreSettings(plant.limits.overlap, plant.system.cuda_graphs)
+        settings = CoreSettings(plant.limits.overlap, plant.system.cuda_graphs, layout.compiled_core)
         self.core = EngineCore(
             self._env, profile, plant.step, self.batching, thread(Stream.ENGINE_CORE), settings, self.server,
             self.recorder,
@@ -233,9 +238,9 @@ def bounds_of(plant: EnginePlant) -> Bounds:
     )
 
 
-def _header(scenario: Scenario, plant: EnginePlant, load: Requests) -> LifeHeader:
+def _header(scenario: Scenario, plant: EnginePlant, run: str) -> LifeHeader:
     return LifeHeader(
-        run=run_digest(scenario, load),
+        run=run,
         seed=scenario.seed,
         max_num_seqs=plant.limits.seqs_max,
         max_num_batched_tokens=plant.limits.tokens_max,

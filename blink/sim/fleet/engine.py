@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import Protocol
 
 import numpy as np
 
 from blink.common.config import Scenario
 from blink.common.config.system import HostDrivenSystem
+from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.results import RunResult
+from blink.common.trace import replica_trace_path
 from blink.perf.admission import Bounds, bounds_of
 from blink.perf.fleet import FleetProfile
 from blink.perf.link import LinkProfile
@@ -19,14 +22,20 @@ from blink.perf.plant import Plant
 from blink.perf.step import StepModel
 from blink.sim.client import Ends
 from blink.sim.clock import Clock
+from blink.sim.engines.lifecycle import LifecycleRecorder
 from blink.sim.engines.plant import EnginePlant
 from blink.sim.engines.run import EngineModel
 from blink.sim.engines.run import bounds_of as engine_bounds
-from blink.sim.run import Model
+from blink.sim.run import Model, recorder_of
+from blink.sim.run_loop import TraceSettings, run_digest
 from blink.workload.requests import Requests
 from blink.workload.streams import Stream
 
 _SEED_BITS = 63
+TRACED_MAX = 64
+"""Replicas that leave a trace: each has an open file, and rows in memory, for as long as the fleet runs."""
+FLUSH_ROWS_ALL, FLUSH_ROWS_MIN = 1 << 20, 1 << 12
+"""Trace rows that are held in memory before some are written: of the whole fleet, and of a replica at least."""
 
 
 class Engine(Protocol):
@@ -44,20 +53,82 @@ class Engine(Protocol):
     def running_count(self) -> int: ...
 
 
+class Recording(Protocol):
+    """The trace that a replica leaves."""
+
+    def flush(self) -> None:
+        """Write some of it if it is worth while."""
+
+    def cut(self) -> None:
+        """The replica is lost: what its engine does from now on stays out."""
+
+    def close(self, complete: bool) -> None:
+        """Write the rest and put the file in its place."""
+
+    def abort(self) -> None:
+        """Leave no file behind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """An engine, and what makes a result of it (of the requests that it was handed; True: the run was stopped)."""
 
     engine: Engine
     result: Callable[[bool], RunResult]
+    recording: Recording | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RingRecording:
+    """Of Blink: transitions of the slots."""
+
+    model: Model
+    recorder: Recorder
+
+    def flush(self) -> None:
+        self.model.flush_trace()
+
+    def cut(self) -> None:
+        self.model.cut_trace()
+
+    def close(self, complete: bool) -> None:
+        self.model.close_trace(complete=complete)
+
+    def abort(self) -> None:
+        self.recorder.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class LifeRecording:
+    """Of a host-driven engine: the lives of its requests and steps. It flushes itself."""
+
+    env: Clock
+    recorder: LifecycleRecorder
+
+    def flush(self) -> None:
+        pass
+
+    def cut(self) -> None:
+        self.recorder.cut(self.env.now)
+
+    def close(self, complete: bool) -> None:
+        self.recorder.close(complete=complete)
+
+    def abort(self) -> None:
+        self.recorder.abort()
 
 
 class EngineMaker:
     """Makes the replicas of a scenario. What stays the same during a run is worked out once for all of them."""
 
-    def __init__(self, scenario: Scenario, profile: FleetProfile, load: Requests, env: Clock) -> None:
-        """Raises InputError for what a single replica could not run either."""
-        self._load, self._env = load, env
+    def __init__(
+        self, scenario: Scenario, profile: FleetProfile, load: Requests, env: Clock, trace_path: FilePath | None = None
+    ) -> None:
+        """`trace_path`: where the trace of one replica would belong. Raises InputError for what one could not run."""
+        self._load, self._env, self._trace_path = load, env, trace_path
+        self._run = run_digest(scenario, load) if trace_path else ""
+        replicas = scenario.fleet.replicas if scenario.fleet else 1
+        self._flush_rows = max(FLUSH_ROWS_MIN, FLUSH_ROWS_ALL // replicas)
         self._scenario = _behind_router(scenario, profile)
         system = scenario.system
         self._system = system if isinstance(system, HostDrivenSystem) else None
@@ -93,15 +164,25 @@ class EngineMaker:
         `received`: others send it keys and values of prompts.
         """
         scenario = self._scenario.model_copy(update={"seed": replica_seed(self._scenario.seed, index)})
+        path, settings = None, None
+        if self._trace_path is not None and index < TRACED_MAX:
+            path = replica_trace_path(self._trace_path, index)
+            settings = TraceSettings(f"{self._run}-{index}", self._flush_rows)
         if self._plant is not None:
-            model = Model(scenario, self._plant, [], {}, self._load, None, env=self._env, ends=ends, received=received)
-            return Built(model, lambda partial: model.result([], partial))
+            recorder = recorder_of(scenario, self._load, path, settings)
+            model = Model(
+                scenario, self._plant, [], {}, self._load, recorder, env=self._env, ends=ends, received=received
+            )
+            return Built(
+                model, lambda partial: model.result([], partial), RingRecording(model, recorder) if recorder else None
+            )
         assert self._system is not None
         engine = EngineModel(
-            scenario, self._system, self._load, None, None, env=self._env, ends=ends, plant=self._engine_plant,
-            received=received,
+            scenario, self._system, self._load, path, None, env=self._env, ends=ends, plant=self._engine_plant,
+            received=received, trace=settings,
         )  # fmt: skip
-        return Built(engine, engine.result)
+        found = engine.recorder
+        return Built(engine, engine.result, LifeRecording(self._env, found) if found else None)
 
 
 def replica_seed(seed: int, index: int) -> int:

@@ -9,7 +9,7 @@ from enum import Enum
 from blink.common.request import Request
 from blink.common.results import Outcome, RunResult
 from blink.sim.clock import Clock, at
-from blink.sim.fleet.engine import Built
+from blink.sim.fleet.engine import Built, Recording
 
 Ended = Callable[["Replica", Request, int], None]
 
@@ -42,6 +42,11 @@ class Replica:
         """It is warm and takes requests."""
         self.state = State.READY
         self._built.engine.start()
+
+    @property
+    def recording(self) -> Recording | None:
+        """The trace that it leaves."""
+        return self._built.recording
 
     @property
     def takes(self) -> bool:
@@ -103,6 +108,8 @@ class Replica:
         found = self._built.result(True)
         self._last = replace(found, scheduler=replace(found.scheduler), counters=dict(found.counters))
         self.state, self.known = State.LOST, False
+        if self.recording:
+            self.recording.cut()
 
     def give_up(self) -> list[Request]:
         """The router knows: the requests that it had, or that were sent to it since."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 
 from blink.common.config import Scenario
@@ -16,7 +16,7 @@ from blink.perf.serving import DEFAULT_FABRIC
 from blink.sim.client import Clients
 from blink.sim.clock import Clock, at
 from blink.sim.fleet.affinity import affinities
-from blink.sim.fleet.engine import Built, EngineMaker
+from blink.sim.fleet.engine import TRACED_MAX, Built, EngineMaker, Recording
 from blink.sim.fleet.gather import gather
 from blink.sim.fleet.handover import Handover
 from blink.sim.fleet.life import Life
@@ -27,8 +27,6 @@ from blink.workload.build import cancel_after_ns, load_notes, output_tokens_aske
 from blink.workload.requests import Requests
 from blink.workload.streams import Stream, generator
 
-NO_TRACE = "a fleet leaves no trace: run one replica for it"
-
 
 def simulate_fleet(
     scenario: Scenario,
@@ -38,12 +36,18 @@ def simulate_fleet(
     progress: Progress | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RunResult:
-    """As `blink.sim.run.simulate`, for a scenario with a fleet. It leaves no trace, and says so."""
-    fleet = FleetModel(scenario, requests)
-    partial = fleet.run(progress, stop)
-    result = fleet.result(partial)
-    if trace_path is not None:
-        result.notes.append(NO_TRACE)
+    """As `blink.sim.run.simulate`, for a scenario with a fleet. Each replica leaves a trace beside `trace_path`."""
+    fleet = FleetModel(scenario, requests, trace_path)
+    try:
+        partial = fleet.run(progress, stop)
+        result = fleet.result(partial)
+        fleet.close_traces(complete=not partial)
+    except BaseException:
+        fleet.abort_traces()
+        raise
+    count = len(fleet.life.replicas)
+    if trace_path is not None and count > TRACED_MAX:
+        result.notes.append(f"of {count} replicas the first {TRACED_MAX} leave a trace")
     return result
 
 
@@ -57,12 +61,13 @@ class FleetClients(Clients):
 class FleetModel:
     """Router and replicas, wired together."""
 
-    def __init__(self, scenario: Scenario, load: Requests) -> None:
+    def __init__(self, scenario: Scenario, load: Requests, trace_path: FilePath | None = None) -> None:
         assert scenario.fleet is not None
         self._scenario, self._load, self._fleet = scenario, load, scenario.fleet
         self._env = env = Clock()
+        self._traced = trace_path is not None
         self._profile = FleetProfile.load(self._fleet.profile)
-        self._maker = maker = EngineMaker(scenario, self._profile, load, env)
+        self._maker = maker = EngineMaker(scenario, self._profile, load, env, trace_path)
         bounds = maker.bounds
         self._rows, self._refusals, cut = bounded_rows(bounds, load, output_tokens_asked(scenario, load))
         self._notes = load_notes(scenario, load) + ([cut_note(bounds, cut)] if cut else [])
@@ -202,7 +207,25 @@ class FleetModel:
     def run(self, progress: Progress | None, stop: Callable[[], bool] | None) -> bool:
         """Let time pass until nothing is left to happen; True if it was stopped before."""
         self._env.process(self.clients.run())
-        return drain(self._env, self.clients, len(self._rows), progress, stop)
+        between = self._flush_traces if self._traced else None
+        return drain(self._env, self.clients, len(self._rows), progress, stop, between)
+
+    def _flush_traces(self) -> None:
+        for recording in self._recordings():
+            recording.flush()
+
+    def close_traces(self, *, complete: bool) -> None:
+        """Write what is left of the replicas' traces, if they have any."""
+        for recording in self._recordings():
+            recording.close(complete)
+
+    def abort_traces(self) -> None:
+        """Leave no trace behind."""
+        for recording in self._recordings():
+            recording.abort()
+
+    def _recordings(self) -> Iterator[Recording]:
+        return (replica.recording for replica in self.life.replicas if replica.recording)
 
     def result(self, partial: bool) -> RunResult:
         """Columns and counters of all replicas together."""
