@@ -177,9 +177,9 @@ class App:
         }  # fmt: skip
 
     async def _tokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tokens = self._service.reader.tokenize(await self._body(scope, receive))
+        tokens, texts = self._service.reader.tokenize(await self._body(scope, receive))
         length = self._service.backend.bounds.context_tokens
-        await self._json(send, {"count": len(tokens), "max_model_len": length, "tokens": tokens, "token_strs": None})
+        await self._json(send, {"count": len(tokens), "max_model_len": length, "tokens": tokens, "token_strs": texts})
 
     async def _detokenize(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._json(send, {"prompt": self._service.reader.detokenize(await self._body(scope, receive))})

@@ -195,7 +195,7 @@ class Response:
                 usage = Usage(len(generation.prompts[index // generation.n]), choice.token_count)
             if not self._begun[index]:
                 self._begun[index] = True
-                parts.append(frames.first(index, usage))
+                parts.append(frames.first(index, usage and usage._replace(completion_tokens=0)))
             reason = choice.finish_reason
             if text or reason is not None:
                 parts.append(frames.text(index, text, reason, choice.stop, usage))

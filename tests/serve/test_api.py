@@ -72,6 +72,11 @@ def test_usage_is_told_continuously_where_it_is_asked_for(server: Server) -> Non
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
     assert counts[-1] == usage["usage"]["completion_tokens"] == 9
+    role, *chunks, _, _ = server.events(
+        "/v1/chat/completions", {"messages": HELLO, "max_tokens": 9, "ignore_eos": True, "stream_options": options}
+    )
+    assert role["usage"]["completion_tokens"] == 0  # nothing is in it
+    assert chunks[-1]["usage"]["completion_tokens"] == 9
 
 
 def test_every_prompt_gets_n_choices(server: Server) -> None:
@@ -179,6 +184,8 @@ def test_what_is_no_json_or_no_route_is_said(server: Server) -> None:
 def test_tokenize_and_detokenize_undo_each_other(server: Server) -> None:
     tokens = server.post("/tokenize", {"prompt": "Grüße 🎉"})
     assert tokens["count"] == len(tokens["tokens"]) == 12
+    assert tokens["token_strs"] is None
+    assert server.post("/tokenize", {"prompt": "Gü", "return_token_strs": True})["token_strs"] == ["G", "Ã", "¼"]
     assert server.post("/detokenize", {"tokens": tokens["tokens"]}) == {"prompt": "Grüße 🎉"}
     assert server.post("/tokenize", {"messages": HELLO})["count"] > 5
     assert server.request("POST", "/detokenize", {"tokens": [9999]})[0] == 400

@@ -62,6 +62,7 @@ def test_its_folder_is_the_same_tokenizer_for_others(tmp_path: Path) -> None:
     for text in ("Hello", "Grüße 🎉\n\t x", "", "\0\x7f"):
         assert folder.encode(text) == BYTES.encode(text)
         assert folder.decode(BYTES.encode(text)) == text
+        assert folder.token_texts(BYTES.encode(text)) == BYTES.token_texts(BYTES.encode(text))
     assert folder.chat(CONVERSATION) == BYTES.chat(CONVERSATION)
     assert (folder.eos_tokens, folder.vocabulary_size) == (BYTES.eos_tokens, BYTES.vocabulary_size)
     again = tmp_path / "again"

@@ -89,6 +89,7 @@ class TokenizeBody(Struct, kw_only=True):
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+    return_token_strs: bool | None = None
 
 
 class DetokenizeBody(Struct, kw_only=True):
@@ -175,15 +176,17 @@ class Reader:
         most = body.max_completion_tokens or body.max_tokens
         return self._generation(body, [self._conversation(body.messages, True)], most, name, chat=True)
 
-    def tokenize(self, data: bytes) -> list[int]:
-        """Tokens of POST /tokenize. Raises ApiError."""
+    def tokenize(self, data: bytes) -> tuple[list[int], list[str] | None]:
+        """Tokens of POST /tokenize, and how the vocabulary writes them if that is asked for. Raises ApiError."""
         body = parse(data, TokenizeBody)
         self._check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise bad_request("Give either prompt or messages", "prompt")
         if body.messages is not None:
-            return self._conversation(body.messages, body.add_generation_prompt)
-        return self._encode(body.prompt or "", body.add_special_tokens)
+            tokens = self._conversation(body.messages, body.add_generation_prompt)
+        else:
+            tokens = self._encode(body.prompt or "", body.add_special_tokens)
+        return tokens, self._tokenizer.token_texts(tokens) if body.return_token_strs else None
 
     def detokenize(self, data: bytes) -> str:
         """Text of POST /detokenize. Raises ApiError."""

@@ -63,6 +63,10 @@ class Tokenizer(Protocol):
         """Text of the tokens, special ones left out unless asked for."""
         ...
 
+    def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary writes it, which need not be text by itself."""
+        ...
+
     def stream(self, *, skip_special: bool = True) -> TextStream:
         """An incremental decoder for one sequence."""
         ...

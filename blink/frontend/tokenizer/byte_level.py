@@ -50,6 +50,11 @@ class ByteTokenizer:
                 out += SPECIAL[token].encode()
         return bytes(out)
 
+    def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        """See Tokenizer. A byte is the character that the folder's vocabulary has for it."""
+        texts = [*SPECIAL, *_byte_characters()]
+        return [texts[token] for token in tokens]
+
     def stream(self, *, skip_special: bool = True) -> TextStream:
         """See Tokenizer."""
         return _ByteStream(self, skip_special)

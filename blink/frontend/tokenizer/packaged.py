@@ -26,6 +26,10 @@ class PackagedTokenizer:
                 raise ValueError(f"token {token} is not in the vocabulary; allowed: 0 to {self.vocabulary_size - 1}")
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=skip_special))
 
+    def token_texts(self, tokens: Sequence[int]) -> list[str]:
+        """See Tokenizer."""
+        return [self._tokenizer.id_to_token(token) for token in tokens]
+
     def stream(self, *, skip_special: bool = True) -> TextStream:
         """See Tokenizer."""
         return WindowStream(self, skip_special=skip_special)
