@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from blink.common.errors import InputError
+from blink.common.lifecycle import is_lifecycle
 from blink.common.results import I64, TTFT_PARTS, Outcome
-from blink.common.trace import TRACE_FILE_NAMES
+from blink.common.trace import TRACE_FILE_NAMES, read_trace
 from blink.common.units import NS_PER_S
 from blink.report.rundir import SCENARIO_NAME, SUMMARY_NAME, StoredRun, read_run
+from blink.twin.token_gaps import TokenGaps
 from blink.workload.measured import MeasuredRun
 
 BENCH_FIELDS = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
@@ -26,8 +28,9 @@ class ObservedRun:
     """Completed requests in the order of their keys, as their clients (or, of a log, the engine's core) saw them.
 
     `key` names the same request in a measured and in a predicted run. `parts`: nanoseconds of each part of TTFT, where
-    they are known. `gaps_ns`: times between tokens, where each was kept; `gap_statistics_ms`: what a summary says of
-    them. `folder`: of a run with a scenario, and perhaps a trace. `limit`: sequences that run together at most.
+    they are known. `listed_gaps`: times between tokens that a benchmark lists; `gap_statistics_ms`: what a summary says
+    of them. `folder`: of a run with a scenario, and perhaps a trace. `limit`: sequences that run together at most.
+    `request_id`: of each row, as its trace has it.
     """
 
     name: str
@@ -39,10 +42,11 @@ class ObservedRun:
     output_tokens: I64
     left_out: int
     parts: dict[str, I64]
-    gaps_ns: I64 | None = None
+    listed_gaps: TokenGaps | None = None
     gap_statistics_ms: dict[str, float] | None = None
     folder: Path | None = None
     limit: int | None = None
+    request_id: I64 | None = None
 
     def __len__(self) -> int:
         return len(self.key)
@@ -58,6 +62,13 @@ class ObservedRun:
         """Its scenario, if it was kept."""
         path = self.folder / SCENARIO_NAME if self.folder else None
         return path if path and path.is_file() else None
+
+    def gaps(self) -> TokenGaps | None:
+        """Times between tokens: those that a benchmark lists, or of the ring's tokens, by a trace of slots."""
+        path = self.trace_path
+        if self.listed_gaps or path is None or self.request_id is None or is_lifecycle(path):
+            return self.listed_gaps
+        return TokenGaps.of_trace(read_trace(path), self.request_id)
 
 
 def read_observed(path: Path) -> ObservedRun:
@@ -101,7 +112,7 @@ def _of_folder(path: Path) -> ObservedRun:
         path.name, key[done], rows["sent_ns"][done], rows["first_token_ns"][done], rows["last_token_ns"][done],
         rows["prompt_tokens"][done], rows["output_tokens"][done], len(key) - len(done),
         {name: rows[name][done] for name in TTFT_PARTS}, gap_statistics_ms=statistics or None, folder=path,
-        limit=blink["batch"]["limit"] or None,
+        limit=blink["batch"]["limit"] or None, request_id=rows["request_id"][done],
     )  # fmt: skip
 
 
@@ -129,7 +140,7 @@ def _of_benchmark(path: Path) -> ObservedRun:
     between = [gaps[row] for row in kept.tolist()]
     return ObservedRun(
         path.stem, kept, sent[kept], first[kept], last[kept], prompts[kept], tokens[kept], count - len(kept), {},
-        gaps_ns=np.rint(np.concatenate(between) * NS_PER_S).astype(np.int64),
+        listed_gaps=TokenGaps.of_lists(between, NS_PER_S),
     )  # fmt: skip
 
 

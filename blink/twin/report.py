@@ -35,7 +35,12 @@ def tables(found: Validation) -> Iterator[Table]:
             ("ITL", name, f"{real:,.3f}", f"{sim:,.3f}", _percent(sim, real), "")
             for name, (real, sim) in found.gaps.items()
         ]
-        yield "Time between tokens, as the summaries have it", header, rows
+        yield (
+            "Time between tokens, as clients saw it: "
+            + ("of the summary" if len(found.pairs) == 1 else "means of summaries"),
+            header,
+            rows,
+        )
     header = ("what", "measured", "twin", "error", "apart over time")
     rows = [
         (f"{t.what.replace('_', ' ')}/s", f"{t.real:,.1f}", f"{t.sim:,.1f}", f"{t.error:+.2%}", "")

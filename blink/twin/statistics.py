@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from blink.common.results import I64
 
 Floats = NDArray[np.float64]
 STATISTICS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
@@ -52,15 +55,50 @@ class Comparison:
         return next(error for error in self.errors if error.statistic == statistic)
 
 
-def compare(real: Floats, sim: Floats, *, paired: bool = True) -> Comparison:
-    """Both samples, not empty. `paired`: entry by entry the same request, which the bootstrap draws together."""
-    rng = np.random.default_rng(SEED)
-    drawn_real = rng.integers(0, len(real), (RESAMPLES, len(real)))
-    drawn_sim = drawn_real if paired else rng.integers(0, len(sim), (RESAMPLES, len(sim)))
-    again_real, again_sim = real[drawn_real], sim[drawn_sim]
+def compare(real: Floats, sim: Floats) -> Comparison:
+    """Both samples, not empty, entry by entry the same request, which the bootstrap draws together."""
+    drawn = np.random.default_rng(SEED).integers(0, len(real), (RESAMPLES, len(real)))
+    again = {
+        name: (_statistic(real[drawn], percentile), _statistic(sim[drawn], percentile))
+        for name, percentile in STATISTICS.items()
+    }
+    return _comparison(real, sim, again)
+
+
+def compare_owned(real: Floats, sim: Floats, owner_real: I64, owner_sim: I64) -> Comparison:
+    """Samples that belong to requests, the same ones on both sides: the bootstrap draws requests, all samples of each.
+
+    Both samples are not empty; `owner_real` and `owner_sim` number the request of each sample.
+    """
+    count = int(max(owner_real.max(), owner_sim.max())) + 1
+    drawn = np.random.default_rng(SEED).integers(0, count, (RESAMPLES, count))
+    sides = []
+    for values, owner in ((real, owner_real), (sim, owner_sim)):
+        order = np.argsort(values, kind="stable")
+        sides.append((values[order], owner[order]))
+    again = {name: (np.empty(RESAMPLES), np.empty(RESAMPLES)) for name in STATISTICS}
+    for row in range(RESAMPLES):
+        times = np.bincount(drawn[row], minlength=count)
+        for side, (values, owner) in enumerate(sides):
+            weights = np.cumsum(times[owner])
+            for name, percentile in STATISTICS.items():
+                again[name][side][row] = _weighted(values, times[owner], weights, percentile)
+    return _comparison(real, sim, again)
+
+
+def _weighted(values: Floats, times: I64, below: I64, percentile: float | None) -> float:
+    """Of sorted values of which each counts `times` times, `below` in all up to it."""
+    whole = int(below[-1])
+    if percentile is None:
+        return float(values @ times) / whole if whole else 0.0
+    return float(values[min(int(np.searchsorted(below, whole * percentile / 100.0)), len(values) - 1)])
+
+
+def _comparison(real: Floats, sim: Floats, again: Mapping[str, tuple[Floats, Floats]]) -> Comparison:
+    """`again`: by statistic, its values in what the bootstrap drew, measured and predicted."""
     errors = []
     for name, percentile in STATISTICS.items():
-        one, other = _statistic(again_real, percentile), _statistic(again_sim, percentile)
+        one, other = again[name]
         ratio = np.divide(other, one, out=np.ones_like(one), where=one > 0) - 1.0
         tail = 50.0 * (1.0 - LEVEL)
         low, high = np.percentile(ratio, [tail, 100.0 - tail])

@@ -45,6 +45,14 @@ def test_the_recorded_run_passes(twin: Path, capsys: pytest.CaptureFixture[str])
     assert "within tolerance" in said
 
 
+def test_single_gaps_come_from_the_traces(found: Validation) -> None:
+    pair = found.pairs[0]
+    gaps = found.latencies["all"]["itl"]
+    assert gaps.count == int((pair.real.output_tokens - 1).sum())
+    assert gaps.error("mean").real == pytest.approx(found.gaps["mean"][0], rel=0.002)  # as the clients saw it
+    assert abs(gaps.error("p99").relative) < 0.05
+
+
 def test_another_bandwidth_is_the_step_models_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = tmp_path / "profile"
     shutil.copytree(DATA / "profile", profile)

@@ -13,7 +13,8 @@ from blink import cli
 from blink.common.errors import InputError
 from blink.twin.observed import ObservedRun, matched, read_observed, write_log
 from blink.twin.occupancy import occupancies, regimes
-from blink.twin.statistics import compare, distances
+from blink.twin.statistics import compare, compare_owned, distances
+from blink.twin.token_gaps import TokenGaps
 from blink.twin.tolerances import Tolerances
 from blink.twin.validation import groups
 
@@ -41,11 +42,30 @@ def test_errors_are_relative_to_the_measurement_and_their_intervals_hold_them() 
         assert error.relative == pytest.approx(0.1)
         assert error.low == pytest.approx(0.1)  # drawn together, the ratio does not scatter
         assert error.high == pytest.approx(0.1)
-    other = compare(real, np.random.default_rng(3).exponential(20.0, 700), paired=False)
+    other = compare(real, np.random.default_rng(3).exponential(20.0, 800))
     mean = other.error("mean")
     assert mean.low < mean.relative < mean.high
-    assert mean.high - mean.low == pytest.approx(4 * 20.0 / np.sqrt(750) / 20.0 * np.sqrt(2), rel=0.25)
+    assert mean.high - mean.low == pytest.approx(4 / np.sqrt(800) * np.sqrt(2), rel=0.25)
     assert compare(real, 1.1 * real).errors == found.errors  # the draw is seeded
+
+
+def test_samples_of_a_request_are_drawn_together() -> None:
+    """One sample each is the plain bootstrap; eight equal ones each have its interval, which is no narrower."""
+    rng = np.random.default_rng(4)
+    real, sim, owner = rng.exponential(20.0, 600), rng.exponential(21.0, 600), np.arange(600)
+    plain, single = compare(real, sim), compare_owned(real, sim, owner, owner)
+    many = compare_owned(*(np.repeat(part, 8) for part in (real, sim, owner, owner)))
+    for statistic in ("mean", "p50", "p90", "p99"):
+        for found in (single, many):
+            error, expected = found.error(statistic), plain.error(statistic)
+            assert error.relative == pytest.approx(expected.relative, abs=0.02)
+            assert (error.low, error.high) == pytest.approx((expected.low, expected.high), abs=0.03)
+
+
+def test_gaps_are_those_of_the_chosen_rows() -> None:
+    gaps = TokenGaps(np.array([0, 0, 2, 3]), np.array([5, 6, 7, 8]))
+    owner, gap_ns = gaps.of_rows(np.array([3, 1, 0]))
+    assert sorted(zip(owner.tolist(), gap_ns.tolist(), strict=True)) == [(0, 8), (2, 5), (2, 6)]
 
 
 # --- forms ---
@@ -74,8 +94,8 @@ def test_benchmark_json_with_details_is_a_run(tmp_path: Path) -> None:
     assert run.left_out == 1
     assert run.first_ns[3] - run.sent_ns[3] == pytest.approx(content["ttfts"][3] * 1e9, abs=1)
     assert run.last_ns[3] - run.first_ns[3] == pytest.approx(sum(content["itls"][3]) * 1e9, abs=1)
-    assert run.gaps_ns is not None
-    assert len(run.gaps_ns) == 29 * 9
+    assert run.listed_gaps is not None
+    assert len(run.listed_gaps.gap_ns) == 29 * 9
 
 
 def test_a_run_becomes_a_request_log_and_comes_back(tmp_path: Path) -> None:
