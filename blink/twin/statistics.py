@@ -78,11 +78,12 @@ def compare_owned(real: Floats, sim: Floats, owner_real: I64, owner_sim: I64) ->
         sides.append((values[order], owner[order]))
     again = {name: (np.empty(RESAMPLES), np.empty(RESAMPLES)) for name in STATISTICS}
     for row in range(RESAMPLES):
-        times = np.bincount(drawn[row], minlength=count)
+        of_owner = np.bincount(drawn[row], minlength=count)
         for side, (values, owner) in enumerate(sides):
-            weights = np.cumsum(times[owner])
+            times = of_owner[owner]
+            below = np.cumsum(times)
             for name, percentile in STATISTICS.items():
-                again[name][side][row] = _weighted(values, times[owner], weights, percentile)
+                again[name][side][row] = _weighted(values, times, below, percentile)
     return _comparison(real, sim, again)
 
 

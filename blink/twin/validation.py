@@ -243,10 +243,10 @@ def _token_gaps(pairs: Sequence[Pair], labels: Iterable[str]) -> Iterator[tuple[
     for label in labels:
         chosen = of_request >= 0 if label == "all" else of_request == REGIMES.index(label)
         number = np.cumsum(chosen) - 1
-        kept = [chosen[part] for part in whose]
-        if all(part.any() for part in kept):
-            values = (part[mask] for part, mask in zip(samples, kept, strict=True))
-            yield label, compare_owned(*values, *(number[part[mask]] for part, mask in zip(whose, kept, strict=True)))
+        real, sim = (chosen[part] for part in whose)
+        if real.any() and sim.any():
+            mine, theirs = number[whose[0][real]], number[whose[1][sim]]
+            yield label, compare_owned(samples[0][real], samples[1][sim], mine, theirs)
 
 
 def _gaps(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
