@@ -38,6 +38,7 @@ PROFILE_KINDS = (
     "price",
     "fleet",
     "fabric",
+    "server",
 )
 CONSTANT_KINDS = ("measured", "published", "fitted", "assumed")
 RANGED_KINDS = ("measured", "fitted")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -28,6 +27,7 @@ from blink.common.units import NS_PER_MS
 from blink.perf.plant import Plant
 from blink.serve.backend import Finish, Job, Stats, count_states, finish_of
 from blink.serve.bounds import bounds_of
+from blink.serve.real_time import RealTime
 from blink.serve.stub import StubText
 from blink.sim.clock import at
 from blink.sim.gaps import InterTokenGaps
@@ -43,22 +43,6 @@ POLL_NS = 100_000
 """A poll so soon after what it will see is done in the same turn."""
 _FOREVER_NS = 1 << 62
 
-
-@dataclass(frozen=True, slots=True)
-class RealTime:
-    """What the real machine takes of wall time, in ns: medians between two processes of one machine with idle cores."""
-
-    noticed_ns: int = 130_000
-    """From a client's sending to the server's notice of it: the socket, and the loop's waking up."""
-    told_ns: int = 350_000
-    """From the alarm to a chunk at the client: the loop wakes up, text and frame, the socket, the client wakes up."""
-    early_ns: int = NS_PER_MS
-    """The end of a prefill is known when it begins. It is computed so much before, or by the EARLY_SHARE-th part of its
-    duration if that is less. Only a request that arrives in between could have been seen at that boundary, and is seen
-    at the next."""
-
-
-EARLY_SHARE = 8
 
 Told = Callable[[Request, int, int], None]
 
@@ -161,7 +145,7 @@ class SimulatedBackend:
         now: Callable[[], int],
         real: RealTime | None = None,
     ) -> None:
-        """`real`: what the machine takes, by default as measured."""
+        """`real`: what the machine takes, by default as the shipped profile says."""
         require_replica(scenario, "serve", ("blink", "cpu-resident"))
         self._plant = plant = Plant.of(scenario)
         self.bounds = bounds_of(scenario, plant)
@@ -169,10 +153,11 @@ class SimulatedBackend:
         self._model = model = LiveModel(scenario, plant, trace_path)
         model.path.told, model.path.over, model.ended = self._told, self._over, self._forget
         self._start_ns, self._begun = now(), False
-        real = real or RealTime()
+        real = real or RealTime.load()
         self._noticed_ns = real.noticed_ns
         self._lead_ns = int(real.told_ns / time_scale) if time_scale else 0  # of virtual time
         self._early_max_ns = int(real.early_ns / max(1.0, time_scale))  # of virtual time
+        self._early_share = real.early_share
         self._live: dict[int, tuple[Job, Request, list[int]]] = {}  # by number, until the client has all of it
         self._due: list[tuple[int, int, int, int, Finish | None]] = []  # due_ns, order, number, tokens, finish
         self._order = count()
@@ -271,7 +256,7 @@ class SimulatedBackend:
 
     def _early_ns(self) -> int:
         """How much before the end of the prefill that runs its end may be computed."""
-        return min(self._early_max_ns, self._model.prefill_duration_ns // EARLY_SHARE)
+        return min(self._early_max_ns, int(self._model.prefill_duration_ns * self._early_share))
 
     def _deliver(self, until_ns: int) -> None:
         """Tell of what is at the client by now, a job's tokens together."""

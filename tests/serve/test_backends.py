@@ -19,13 +19,14 @@ pytest.importorskip("msgspec", reason="needs the extra [serve]")
 
 from blink.frontend.openai.bodies import Sampling
 from blink.serve.backend import Backend, Finish, Job
-from blink.serve.simulated import COALESCE_NS, RealTime, SimulatedBackend
+from blink.serve.real_time import RealTime
+from blink.serve.simulated import COALESCE_NS, SimulatedBackend
 from blink.serve.stub import StubText
 from blink.serve.timed import Delay, TimedBackend
 
 OVERRIDES = [("--set", "workload.cancel.fraction=0"), ("--set", "workload.arrivals.rate=400")]
 START_NS = 5_000_000_000
-AT_ONCE = RealTime(noticed_ns=0, told_ns=0, early_ns=0)
+AT_ONCE = RealTime(noticed_ns=0, told_ns=0, early_ns=0, early_share=0.0)
 
 
 class Hands:
@@ -104,7 +105,7 @@ def test_what_the_real_machine_takes_is_not_added_to_what_is_modelled() -> None:
     """The server hears of a request late, and hands tokens out early; the client has them when the model says so."""
     overrides = [("--set", "workload.cancel.fraction=0"), ("--set", "workload.arrivals.rate=2")]
     scenario, load = build_load(load_scenario(SCENARIO, overrides))
-    rows, clock, real = simulate(scenario, load).requests, Hands(), RealTime()
+    rows, clock, real = simulate(scenario, load).requests, Hands(), RealTime.load()
     backend = SimulatedBackend(scenario, StubText(scenario, ByteTokenizer(), 1), 1.0, None, clock, real)
     heard = [Heard() for _ in range(len(load))]
     columns = zip(load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.arrival_ns.tolist(), strict=True)

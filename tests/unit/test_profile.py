@@ -21,6 +21,7 @@ from blink.perf.host.profile import HostProfile
 from blink.perf.host_engine import HostEngineProfile
 from blink.perf.link import LinkProfile
 from blink.perf.shape import ModelShape
+from blink.serve.real_time import RealTime
 from blink.workload.lengths_profile import LengthsProfile
 from blink.workload.message import MessageProfile
 
@@ -42,6 +43,7 @@ TYPED = {
     "price": PriceProfile,
     "fleet": FleetProfile,
     "fabric": FabricProfile,
+    "server": RealTime,
 }
 
 
