@@ -20,6 +20,8 @@ class Stream(IntEnum):
     TOKENIZER = 12  # ... of a tokenizer thread
     DETOKENIZER = 13  # ... of a detokenizer process
     CPU_SCHEDULER = 14  # ... of Blink's scheduler when it is placed on the CPU
+    EXECUTOR_INTAKE = 15  # ... of the thread that hands requests to a compiled executor
+    EXECUTOR_OUTPUT = 16  # ... and of the one that fetches its responses
     FAULTS = 20  # a drill's load and fault plan
     READS = 21  # delays of READs under faults
     MORE_FAULTS = 22  # a drill's bad descriptors and time limits

@@ -157,6 +157,28 @@ def test_one_batch_ahead_hides_the_host() -> None:
     assert summarize(ahead)["mean_tpot_ms"] < summarize(serial)["mean_tpot_ms"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "base"), [("vllm", "vllm-0.13"), ("sglang", "sglang-0.5.8"), ("trtllm", "trtllm-1.1")]
+)
+def test_only_a_compiled_core_goes_on_while_its_output_is_sent(kind: str, base: str, tmp_path: Path) -> None:
+    """TensorRT-LLM's executor leaves responses to a thread of their own; Python cores send them themselves."""
+    path = tmp_path / "slow-output.toml"
+    path.write_text(
+        f'profile = "host-engine"\nname = "slow-output"\ndescription = "Output takes 5 ms a step."\n'
+        f'kind = "assumed"\ncarry_over = "{base}"\n'
+        '[constants]\noutput_ns = { value = 5000000, unit = "ns", source = "a test" }\n'
+    )
+    before = run(document(kind, BURST), conditions=Quiet())
+    after = run(document(kind, BURST, profile=str(path)), conditions=Quiet())
+    held = after.requests["publish_ns"] - before.requests["publish_ns"]
+    later = after.requests["ttft_ns"] - before.requests["ttft_ns"]
+    if kind == "trtllm":
+        assert np.all(held == 0)
+        assert np.all(later >= 4_900_000)
+    else:
+        assert np.all(held >= 4_900_000)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_graphs_a_small_model_runs_at_the_pace_of_launches(kind: str) -> None:
     """About 360 kernels a step: on the GPU they take less than the CPU needs to launch them one by one."""

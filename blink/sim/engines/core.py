@@ -32,10 +32,11 @@ Process = Generator[simpy.Event, object, None]
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """How a core launches."""
+    """How a core launches, and whether other threads take its requests in and send its output (`compiled`)."""
 
     overlap: bool
     cuda_graphs: bool
+    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,13 @@ class StepCosts:
     kernel_launch_ns: float
     collect_ns: float  # synchronise and copy, update, send
     collect_ns_per_sequence: float
+    admit_ns: float  # one request out of the inbox
 
     @classmethod
-    def of(cls, profile: HostEngineProfile, thread: HostThread) -> StepCosts:
-        """The profile's costs, each at the pace of its kind."""
+    def of(cls, profile: HostEngineProfile, thread: HostThread, *, compiled: bool) -> StepCosts:
+        """The profile's costs, each at the pace of its kind; messages cost a compiled core nothing of its own."""
         schedule, build, launch = (thread.factor(k) for k in (HostOp.SCHEDULE, HostOp.BUILD_INPUTS, HostOp.LAUNCH))
-        sync, message = thread.factor(HostOp.SYNC_COPY), thread.factor(HostOp.IPC)
+        sync, message = thread.factor(HostOp.SYNC_COPY), 0.0 if compiled else thread.factor(HostOp.IPC)
         return cls(
             form_ns=schedule * profile.schedule_ns + build * profile.prepare_ns,
             form_ns_per_sequence=schedule * profile.schedule_ns_per_sequence + build * profile.prepare_ns_per_sequence,
@@ -67,6 +69,7 @@ class StepCosts:
             collect_ns=sync * profile.sync_ns + schedule * profile.update_ns + message * profile.output_ns,
             collect_ns_per_sequence=schedule * profile.update_ns_per_sequence
             + message * profile.output_ns_per_sequence,
+            admit_ns=message * profile.admit_ns,
         )
 
 
@@ -94,7 +97,7 @@ class EngineCore:
     ) -> None:
         self._env, self._profile, self._times, self._batching = env, profile, times, batching
         self._thread, self._settings, self._sink, self._rec = thread, settings, sink, recorder
-        self._costs = StepCosts.of(profile, thread)
+        self._costs = StepCosts.of(profile, thread, compiled=settings.compiled)
         self._kernels = times.kernel_count()
         self._captured = default_decode_batches(profile.captured_batch_max)
         self._alarm = Alarm(env)
@@ -135,7 +138,7 @@ class EngineCore:
                         self._rec.queued(now, sequence)
             elif sequence.place is not Place.GONE:
                 self._abort(sequence)
-        return self._thread.run(HostOp.IPC, count * self._profile.admit_ns) if count else 0
+        return self._thread.work(count * self._costs.admit_ns) if count else 0
 
     def _abort(self, sequence: Sequence) -> None:
         if sequence.place is not Place.WAITING or sequence in self._batching.waiting:

@@ -22,10 +22,14 @@ from blink.sim.topology import Path
 
 @dataclass(frozen=True, slots=True)
 class ServerThreads:
-    """The server's event loop, and its tokenizer's thread if it has one of its own."""
+    """The server's event loop, and its tokenizer's thread if it has one of its own.
+
+    `intake` is the thread in the process of a compiled core that hands it requests; other cores take them themselves.
+    """
 
     loop: HostThread
     tokenizer: HostThread | None = None
+    intake: HostThread | None = None
 
 
 class Server:
@@ -69,7 +73,15 @@ class Server:
         sequence = self._sequences[request.request_id] = self._sequence(request)
         if self._rec:
             self._rec.received(sequence)
-        request.published_ns = self.core.deliver(request.tokenized_ns + profile.ipc_hop_ns, sequence)
+        request.published_ns = self.core.deliver(self._handed_over(request.tokenized_ns), sequence)
+
+    def _handed_over(self, sent_ns: int) -> int:
+        """When a message that the server sends is in the core's inbox: after a hop, and the intake if there is one."""
+        ready, intake = sent_ns + self._profile.ipc_hop_ns, self._threads.intake
+        if intake is None:
+            return ready
+        taken = intake.run(HostOp.IPC, self._profile.admit_ns)
+        return intake.reserve(ready, taken) + taken
 
     def _sequence(self, request: Request) -> Sequence:
         ends = (request.eos_at, request.output_tokens_max, request.output_tokens_max)
@@ -93,7 +105,7 @@ class Server:
         request.output_tokens = self._text.delivered(sequence)
         if request.output_tokens:
             request.last_token_ns = self._text.last_token_ns(sequence)
-        self.core.deliver(now + self._profile.ipc_hop_ns, sequence, abort=True)
+        self.core.deliver(self._handed_over(now), sequence, abort=True)
 
     # --- what the core sends ---
 

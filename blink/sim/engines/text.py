@@ -16,16 +16,22 @@ from blink.sim.gaps import InterTokenGaps
 
 @dataclass(frozen=True, slots=True)
 class TextThreads:
-    """Who turns tokens into text. Without a detokenizer of its own, the server's one thread does both."""
+    """Who turns tokens into text. Without a detokenizer of its own, the server's one thread does both.
+
+    `response` fetches the output of a compiled core and sends it on; other cores send it themselves.
+    """
 
     server: HostThread
     detokenizer: HostThread | None = None
+    response: HostThread | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TextCosts:
     """What a message costs, under the host's conditions, interruptions apart."""
 
+    response_ns: float
+    response_ns_per_sequence: float
     text_ns: float
     text_ns_per_sequence: float
     stream_ns: float
@@ -36,7 +42,10 @@ class TextCosts:
         """The profile's costs, each at the pace of its kind."""
         text = (threads.detokenizer or threads.server).factor(HostOp.DETOKENIZE)
         stream = threads.server.factor(HostOp.STREAM_OUT)
+        message = threads.response.factor(HostOp.IPC) if threads.response else 0.0
         return cls(
+            message * profile.output_ns,
+            message * profile.output_ns_per_sequence,
             text * profile.detokenize_ns,
             text * profile.detokenize_ns_per_sequence,
             stream * profile.stream_ns,
@@ -82,7 +91,11 @@ class TextPath:
         one ahead of it has been started costs no writing of its own, except for those who have nothing yet.
         """
         threads, costs = self._threads, self._costs
-        ready = sent_ns + self._profile.ipc_hop_ns
+        ready = sent_ns
+        if threads.response is not None:
+            taken = threads.response.work(costs.response_ns + count * costs.response_ns_per_sequence)
+            ready = threads.response.reserve(ready, taken) + taken
+        ready += self._profile.ipc_hop_ns
         text_ns = costs.text_ns + count * costs.text_ns_per_sequence
         if threads.detokenizer is not None:
             taken = threads.detokenizer.work(text_ns)
