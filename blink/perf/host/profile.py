@@ -44,7 +44,7 @@ class HostProfile:
     slice_ns: int = constant("ns", 1)
     imbalance_share: float = constant("ratio", 0, 0.5)
     placement_ns: int = constant("ns", 0, default=0)  # for which a busy thread's competitors stay; 0: for one turn
-    crowding: float = constant("ratio", 0.1, 10, default=1.0)  # its competitors over those of an even spread
+    crowding: float = constant("ratio", 0, 10, default=1.0)  # its competitors over those of an even spread
     migration_share: float = constant("ratio", 0, 1)
     wakeup_ns: int = constant("ns", 0)
     wakeup_preempts_share: float = constant("ratio", 0, 1)

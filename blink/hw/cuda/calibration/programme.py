@@ -55,6 +55,7 @@ class Programme:
     steps_each: int = 3
     repeats: int = 6
     busy: int = 32
+    busy_rounds: int = 3
     host_probes: int = 8
     host_probe_s: float = 0.6
     probe_rate: float = 25.0
@@ -106,8 +107,10 @@ def measure(
             str(count): list(_host_work(programme, count, others, say)) for count in (0, programme.busy)
         }
         steps["host"] = list(_runs(on_host, engine, scenario, programme, say))
-        with busy_processes(programme.busy, others):
-            steps["host-busy"] = list(_stairs(on_host, engine, programme, (1 / 4, 1 / 2), say))
+        steps["host-busy"] = []
+        for _ in range(programme.busy_rounds):  # where the system puts processes is drawn anew with each set of them
+            with busy_processes(programme.busy, others):
+                steps["host-busy"] += _stairs(on_host, engine, programme, (1 / 4, 1 / 2), say)
     finally:
         os.sched_setaffinity(0, every)
     about["seconds"] = round(time.monotonic() - begun, 1)
