@@ -168,8 +168,9 @@ def test_only_a_compiled_core_goes_on_while_its_output_is_sent(kind: str, base: 
         f'kind = "assumed"\ncarry_over = "{base}"\n'
         '[constants]\noutput_ns = { value = 5000000, unit = "ns", source = "a test" }\n'
     )
-    before = run(document(kind, BURST), conditions=Quiet())
-    after = run(document(kind, BURST, profile=str(path)), conditions=Quiet())
+    one_by_one = poisson(10, 2.0, 100, (10, 20))
+    before = run(document(kind, one_by_one), conditions=Quiet())
+    after = run(document(kind, one_by_one, profile=str(path)), conditions=Quiet())
     held = after.requests["publish_ns"] - before.requests["publish_ns"]
     later = after.requests["ttft_ns"] - before.requests["ttft_ns"]
     if kind == "trtllm":
