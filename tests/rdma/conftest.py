@@ -74,17 +74,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     found = _guest_reports(item.session)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in found.get(_plain(item.nodeid)) or [_died(item, found)]:
+    for report in found.get(item.nodeid) or [_died(item, found)]:
         report.nodeid = item.nodeid
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     item.session._setupstate.teardown_exact(nextitem)  # what the test before left for this one, which did not take it
     return True
-
-
-def _plain(node: str) -> str:
-    """The name of a test without the group that pytest-xdist appends."""
-    return node.rsplit("@", 1)[0]
 
 
 _reports: dict[str, list[pytest.TestReport]] = {}
@@ -94,7 +89,7 @@ _said: list[str] = []
 def _guest_reports(session: pytest.Session) -> dict[str, list[pytest.TestReport]]:
     if _said:
         return _reports
-    names = [_plain(item.nodeid) for item in session.items if _goes_to_the_guest(item)]
+    names = [item.nodeid for item in session.items if _goes_to_the_guest(item)]
     from blink.hw.native.build import cache_folder, find_compiler
     from blink.hw.native.library import load_library
 
