@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -65,9 +66,13 @@ class App:
             await self._route(scope)(scope, receive, send)
         except ApiError as error:
             self._count(error.status)
-            close = _CLOSE if error.status in (408, 413) else []
-            send_error(writer, error, close)
+            too_large = error.status == 413
+            send_error(writer, error, _CLOSE if too_large or error.status == 408 else [], more=too_large)
             await writer.done()
+            if too_large:
+                await _discard(receive, self._service.terms.body_seconds_max)
+                writer.write(b"", more=False)
+                await writer.done()
         except _GoneError:
             return
 
@@ -212,6 +217,15 @@ async def _answer(send: Send, body: bytes, headers: list[Header], status: int = 
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _discard(receive: Receive, limit_s: float) -> None:
+    """Drop what the client still sends. Closed with unread bytes, a socket would take the answer with it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            message = await receive()
+            while message["type"] != "http.disconnect" and message.get("more_body", False):
+                message = await receive()
 
 
 def _too_large(most: int) -> ApiError:

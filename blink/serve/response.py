@@ -258,11 +258,11 @@ class Response:
             self._writer.cancel()
 
 
-def send_error(writer: Writer, error: ApiError, headers: Sequence[Header] = ()) -> None:
-    """A whole response that is an error."""
+def send_error(writer: Writer, error: ApiError, headers: Sequence[Header] = (), *, more: bool = False) -> None:
+    """A whole response that is an error. With `more` it is left open, until something empty is written."""
     body = error.body()
     head = [*JSON_HEADERS, (b"content-length", b"%d" % len(body)), *headers]
     if error.retry_after_s is not None:
         head.append((b"retry-after", b"%d" % error.retry_after_s))
     writer.start(error.status, head)
-    writer.write(body, more=False)
+    writer.write(body, more=more)
