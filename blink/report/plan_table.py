@@ -14,6 +14,8 @@ from rich.text import Text
 from blink.report import plan_words as words
 
 WIDTH_MAX = 120
+FIRST_MIN = 14
+"""Columns of a fleet's name, which is broken between words."""
 Data = dict[str, Any]
 
 
@@ -27,7 +29,9 @@ def plan_table(data: Data) -> RenderableType:
     head = Text.assemble((data["name"], "bold"), "  ", (words.setting(data), "dim"))
     style = "bold" if data["best"] else "bold red"
     parts: list[RenderableType] = [head, Text(), Text(data["answer"], style=style)]
+
     if data["best"]:
+        parts += [Text(), Text(data["simulated"], style="dim")]
         fleets = [data["best"], *([data["runner_up"]] if data["runner_up"] else [])]
         parts += [_rule("Cheapest, and the runner-up"), _fleets(data, [words.fleet_row(one, data) for one in fleets])]
         if data["runner_up"]:
@@ -57,7 +61,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], alignment: Seq
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for index, name in enumerate(columns):
         justify: Any = alignment[index] if index < len(alignment) else "left"
-        table.add_column(name, justify=justify, overflow="fold")
+        table.add_column(name, justify=justify, overflow="fold", min_width=0 if index else FIRST_MIN)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,67 @@ def test_a_curve_over_the_day_is_carried_at_its_grown_peak() -> None:
 def test_a_question_that_cannot_be_asked_is_refused_in_a_line(table: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         candidates_of(question(**table))
+
+
+# --- a trace ---
+
+
+def trace_file(path: Path, count: int = 240, rate: float = 25.0) -> str:
+    """A small trace of this project's own, in the form of mooncake's, with hashes of the prompts' blocks."""
+    rng = np.random.default_rng(4)
+    times = np.cumsum(rng.exponential(1000 / rate, count)).astype(int).tolist()
+    with path.open("w", encoding="utf-8") as file:
+        for index, at_ms in enumerate(times):
+            prompt, output = int(rng.integers(600, 1500)), int(rng.integers(20, 200))
+            hashes = [index % 5, *(1000 + 10 * index + block for block in range(prompt // 512))]
+            row = {"timestamp": at_ms, "input_length": prompt, "output_length": output, "hash_ids": hashes}
+            file.write(json.dumps(row) + "\n")
+    return str(path)
+
+
+def test_a_trace_is_carried_as_it_stands_and_the_answer_says_what_the_seeds_vary(tmp_path: Path) -> None:
+    file = trace_file(tmp_path / "trace.jsonl")
+    traffic = {"trace": file, "growth_per_month": 0.5, "months": 2}
+    asked = question(traffic=traffic)
+    sent = build_load(candidates_of(asked)[0].fleet(1, 1))[1].arrival_ns
+    assert len(sent) == 240
+    assert sent[-1] / 1e9 == pytest.approx(240 / 25 / 1.5**2, rel=0.2)  # 2.25 times as often
+    one, two = plan(asked, workers=1), plan(asked, workers=2)
+    assert one == two
+    best = one["best"]
+    assert best["runs"] == best["runs_met"] == 2
+    assert best["replicas"] > 1
+    assert one["binds"]["runs_met"] < 2, "one replica less misses"
+    assert one["peak_rate"] is None and one["day"] is None
+    assert "the whole trace, 2.25 times as often as it was recorded: 240 requests" in one["simulated"]
+    assert "the same with each of the 2 seeds" in one["simulated"]
+    calm = plan(question(traffic={"trace": file}), workers=1)
+    assert calm["best"]["replicas"] < best["replicas"]
+
+
+def test_the_path_of_a_trace_is_taken_from_the_questions_folder(tmp_path: Path) -> None:
+    trace_file(tmp_path / "trace.jsonl", count=60)
+    (tmp_path / "ask.toml").write_text(
+        f'name = "t"\nscenario = "{ROOT / "scenarios" / "llama3-8b-h100.toml"}"\n[traffic]\ntrace = "trace.jsonl"\n'
+        "[slo]\np99_ttft_ms = 400\n",
+        encoding="utf-8",
+    )
+    asked = load_question(tmp_path / "ask.toml")
+    assert len(build_load(candidates_of(asked)[0].scenario)[1]) == 60
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no such file"),
+        ("x\n", "not a trace of a known dialect"),
+        ('[{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}]', "arrival times"),
+        ('{"timestamp": 5, "input_length": 9, "output_length": 2}\n' * 3, "sends everything at one moment"),
+    ],
+)
+def test_a_trace_that_cannot_be_carried_is_bad_input(content: str | None, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=says):
+        plan(question(traffic={"trace": str(path)}), workers=1)

@@ -11,6 +11,7 @@ from blink.plan.capacity.isolation import isolation
 from blink.plan.capacity.measure import Objective
 from blink.plan.capacity.question import HOURS_A_DAY, Traffic
 from blink.plan.capacity.search import CapacitySearch, Trial, label, shown
+from blink.plan.capacity.simulated import simulated
 from blink.plan.comparison import estimate, rounded
 from blink.plan.interval import CONFIDENCE, mean_interval
 
@@ -33,6 +34,7 @@ def answered(search: CapacitySearch) -> Data:
         "question": question.model_dump(mode="json", exclude_none=True),
         "peak_rate": question.traffic.peak_rate,
         "growth": rounded(question.traffic.growth),
+        "simulated": simulated(question) + ".",
         "seeds": list(search.seeds),
         "confidence": CONFIDENCE,
         "objectives": [_objective(one) for one in search.objectives],

@@ -23,6 +23,7 @@ from blink.perf.host.profile import HostProfile
 from blink.plan.axes import apply
 from blink.plan.capacity.question import Question
 from blink.plan.point import Key
+from blink.workload.reader import read_trace
 
 HOURS_A_MONTH = 730.0
 KEY_NAMES = ("system", "model", "gpu", "tensor_parallel", "interference")
@@ -118,6 +119,7 @@ def _base(question: Question) -> Scenario:
     traffic = question.traffic
     workload = scenario.resolved()["workload"]
     if traffic.trace is not None:
+        _check_trace(question)
         trace = {"file": traffic.trace, "rate_scale": traffic.growth}
         kept = {key: workload[key] for key in ("output_tokens_max", "cancel") if key in workload}
         return _changed(scenario, workload={**kept, "trace": trace})
@@ -126,6 +128,19 @@ def _base(question: Question) -> Scenario:
     kept = {key: value for key, value in workload.items() if key not in ("requests", "duration_s", "arrivals")}
     arrivals = {"kind": "poisson", "rate": traffic.peak_rate}
     return _changed(scenario, workload={**kept, "duration_s": traffic.window_s, "arrivals": arrivals})
+
+
+def _check_trace(question: Question) -> None:
+    """Raises InputError for a trace that cannot be read, or that does not say when its requests are sent."""
+    file = question.traffic.trace
+    assert file is not None
+    requests = read_trace(file)
+    if not requests.has_arrivals:
+        raise InputError(f"{question.name}: traffic.trace = {file}: has no arrival times; allowed: a trace with them")
+    if requests.arrival_ns[0] == requests.arrival_ns[-1]:
+        raise InputError(
+            f"{question.name}: traffic.trace = {file}: sends everything at one moment; allowed: a trace over some time"
+        )
 
 
 def _key(scenario: ScenarioModel, interference: str) -> Key:
