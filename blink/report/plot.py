@@ -117,7 +117,7 @@ def latency_over_time(axes: Any, requests: dict[str, I64], start_ns: int, slo: d
     rows = np.flatnonzero(requests["first_token_ns"] >= 0)
     rows = rows[:: max(1, -(-len(rows) // POINTS_MAX))]
     together = bool(np.all(requests["sent_ns"] == start_ns))
-    at, moment = ("first_token_ns", "of its first token") if together else ("sent_ns", "it was sent")
+    at, moment = ("first_token_ns", "of the first token") if together else ("sent_ns", "of sending")
     at_s = (requests[at][rows] - start_ns) / NS_PER_S
     for name, end, colour in (("E2E", "last_token_ns", ORANGE), ("TTFT", "first_token_ns", BLUE)):
         latency_ms = (requests[end][rows] - requests["sent_ns"][rows]) / NS_PER_MS
@@ -137,7 +137,7 @@ def latency_over_time(axes: Any, requests: dict[str, I64], start_ns: int, slo: d
     axes.set_yscale("log")
     axes.set_ylim(None, axes.get_ylim()[1] * 2.5)  # room for the legend
     plain_log(axes.yaxis)
-    named(axes, f"Latency of each request by the time {moment}, ms")
+    named(axes, f"Latency by time {moment}, ms")
     legend = axes.legend(
         loc="upper right", ncols=3, frameon=True, framealpha=0.9, edgecolor="none", markerscale=3, fontsize=8
     )

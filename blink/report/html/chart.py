@@ -9,7 +9,7 @@ from typing import Any
 
 from blink.report.plot import BLUE, GREEN, GRID, INK, MUTED, ORANGE, RC, RED, require_matplotlib
 
-INCHES = (5.0, 3.1)
+INCHES = (4.4, 2.8)
 PURPLE = "#7a5aa8"
 PAPER = "#ffffff"
 VARIABLES = {

@@ -85,6 +85,16 @@ def charts(figures: Iterable[str]) -> str:
     return f'<div class="charts">{"".join(f"<figure>{svg}</figure>" for svg in figures)}</div>'
 
 
+def dots(entries: Iterable[tuple[str, str, bool]]) -> str:
+    """What dots mean: (name, CSS colour, whether it is filled)."""
+    shown = "".join(
+        f'<span><i class="dot" style="border-color: {colour}; background: {colour if filled else "none"}"></i>'
+        f"{escape(name)}</span>"
+        for name, colour, filled in entries
+    )
+    return f'<div class="legend">{shown}</div>'
+
+
 def legend(entries: Iterable[tuple[str, str, str]]) -> str:
     """What lines mean: (name, CSS colour, CSS border style)."""
     shown = "".join(

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from blink.report import plan_words as words
+from blink.report.comparison_plot import COLOURS, NAMES
 from blink.report.html.chart import inline_svg, variable
-from blink.report.html.page import Page, Section, charts, details, items, legend, note, pre, table
+from blink.report.html.page import Page, Section, charts, details, dots, items, note, pre, table
 from blink.report.plan_folder import read_plan
-from blink.report.plot import BLUE, GREEN, MUTED, ORANGE
+from blink.report.plot import BLUE, GREEN, INK, MUTED, named
 
 Data = dict[str, Any]
 HOURS = 24
@@ -31,7 +32,8 @@ def page(folder: Path) -> Page:
     data = stored.data
     best = data["best"]
     sections = [*(_found(data) if best else []), _candidates(data)]
-    sections.append(Section("How to read this", note(HOW) + (items(data["notes"]) if data["notes"] else "")))
+    said = details(f"{len(data['notes'])} notes of the runs", items(data["notes"])) if data["notes"] else ""
+    sections.append(Section("How to read this", note(HOW) + said))
     asked = note(data["description"] or "") + details("question.toml", pre(stored.question))
     return Page(
         title=f"{data['name']}: which fleet carries it",
@@ -82,9 +84,7 @@ def _objectives(data: Data) -> str:
         value = one["value"]
         unit = f" {objective['unit']}" if objective["unit"] else ""
         each = ", ".join(_shown(objective, item) for item in value["values"])
-        interval = (
-            "" if value["low"] is None else f"{_shown(objective, value['low'])} to {_shown(objective, value['high'])}"
-        )
+        interval = "" if value["low"] is None else _interval(objective, value)
         rows.append(
             [
                 words.bound(objective),
@@ -98,6 +98,12 @@ def _objectives(data: Data) -> str:
     return table(("objective", "mean", "95 %", "each run", "margin", "bound"), _escaped(rows), words=(0, 5))
 
 
+def _interval(objective: Data, value: Data) -> str:
+    """No further than the figure itself can go: an interval over few seeds reaches below 0 ms or over 100 %."""
+    low, high = max(0.0, value["low"]), value["high"] if objective["unit"] else min(1.0, value["high"])
+    return f"{_shown(objective, low)} to {_shown(objective, high)}"
+
+
 def _shown(objective: Data, value: float) -> str:
     return f"{value:,.1f}" if objective["unit"] else f"{value:.1%}"
 
@@ -108,10 +114,11 @@ def _frontier(data: Data) -> str:
         for name, title in PANELS
         if name == "wall_kw" or any(one["name"] == name for one in data["objectives"])
     ]
-    marks = [("on the frontier", variable(BLUE), "solid"), ("another fleet that meets it", variable(MUTED), "dotted")]
+    marks = [(NAMES.get(name, name), variable(_colour(name)), True) for name in _systems(data)]
+    marks += [("not on the frontier", variable(MUTED), False), ("the answer has a ring", variable(INK), False)]
     under = data["question"].get("limits", {}).get("power_kw_max")
     said = "" if under is None else note(f"Under the cap of {under:g} kW: {_under(data)}")
-    return charts(figures) + legend(marks) + _fleets(data, words.frontier_rows(data)) + said
+    return dots(marks) + charts(figures) + _fleets(data, words.frontier_rows(data)) + said
 
 
 def _under(data: Data) -> str:
@@ -122,18 +129,36 @@ def _under(data: Data) -> str:
 def _draw(figure: Any, data: Data, name: str, title: str) -> None:
     axes = figure.subplots()
     for place, fleet in enumerate(data["fleets"]):
-        on = place in data["frontier"]
-        axes.plot(
-            fleet["usd_per_month"] / 1000, _figure(fleet, name), "o", color=BLUE if on else MUTED, ms=6 if on else 4
-        )
+        colour = _colour(_system(fleet))
+        filled = colour if place in data["frontier"] else "none"
+        axes.plot(fleet["usd_per_month"] / 1000, _figure(fleet, name), "o", mfc=filled, mec=colour, mew=1.2, ms=6)
     best = data["best"]
-    axes.plot(best["usd_per_month"] / 1000, _figure(best, name), "o", ms=12, mfc="none", mec=ORANGE, mew=1.5)
-    cap = data["question"].get("limits", {}).get("power_kw_max")
-    if name == "wall_kw" and cap is not None:
-        axes.axhline(cap, color=ORANGE, lw=1, ls="--")
-    axes.set_title(title, loc="left")
-    axes.set_xlabel("thousand USD a month (ring: the answer)")
-    axes.set_ylim(bottom=0)
+    axes.plot(best["usd_per_month"] / 1000, _figure(best, name), "o", ms=12, mfc="none", mec=INK, mew=1.3)
+    limit = _limit(data, name)
+    if limit is not None:
+        axes.axhline(limit, color=MUTED, lw=1, ls="--")
+    named(axes, title, "thousand USD a month")
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.set_ylim(0, 1.12 * max(limit or 0.0, *(_figure(fleet, name) for fleet in data["fleets"])))
+
+
+def _limit(data: Data, name: str) -> float | None:
+    """What the question allows of a figure."""
+    if name == "wall_kw":
+        return data["question"].get("limits", {}).get("power_kw_max")
+    return next(float(one["bound"]) for one in data["objectives"] if one["name"] == name)
+
+
+def _systems(data: Data) -> list[str]:
+    return list(dict.fromkeys(_system(fleet) for fleet in data["fleets"]))
+
+
+def _system(fleet: Data) -> str:
+    return str(fleet["key"].get("system", ""))
+
+
+def _colour(system: str) -> str:
+    return COLOURS.get(system, BLUE)
 
 
 def _figure(fleet: Data, name: str) -> float:
@@ -147,8 +172,7 @@ def _draw_day(figure: Any, data: Data) -> None:
     replicas = data["day"]["replicas_by_hour"]
     axes.bar(range(HOURS), replicas, width=0.9, color=GREEN, align="edge")
     axes.axhline(data["best"]["replicas"], color=BLUE, lw=1)
-    axes.set_title("Replicas in proportion to the rate; line: the fleet", loc="left")
-    axes.set_xlabel("hour of the day")
+    named(axes, "Replicas in proportion to the rate; line: the fleet", "hour of the day")
     axes.set_xlim(0, HOURS)
     axes.yaxis.get_major_locator().set_params(integer=True)
 

@@ -73,7 +73,7 @@ def _answer(summary: Summary) -> str:
     if summary["median_ttft_ms"] is None:
         return f"{served}."
     first = (
-        f"half of the first tokens came within {_time(summary['median_ttft_ms'])}, 99 % within "
+        f"half of the first tokens came within {_time(summary['median_ttft_ms'])}, 99% within "
         f"{_time(summary['p99_ttft_ms'])}"
     )
     parts = [f"{served}: {first}."]
