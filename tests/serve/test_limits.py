@@ -15,9 +15,6 @@ from blink.cli import main
 from tests.serve.running import open_stream, running, wait_for
 
 pytest.importorskip("uvicorn", reason="needs the extra [serve]")
-
-from blink.serve.carrier import CARRIERS
-
 LONG = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
 SLOW = ("--time-scale", "40")
 
@@ -51,11 +48,9 @@ def test_what_is_more_than_may_be_open_is_refused_with_the_time_to_come_back() -
         assert server.metric('vllm:admission_rejections_total{model_name="smollm2-135m",reason="max_num') == 1
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_a_client_that_sends_far_too_much_is_told_so(carrier: str) -> None:
+def test_a_client_that_sends_far_too_much_is_told_so() -> None:
     """More than sockets hold: it reads the answer only once all of it is sent."""
-    pytest.importorskip(carrier, reason="needs this server of HTTP")
-    with running("--http", carrier) as server:
+    with running() as server:
         status, headers, data = server.request("POST", "/v1/completions", {"prompt": "a" * (20 << 20)})
         assert (status, headers["connection"]) == (413, "close")
         assert json.loads(data)["error"]["code"] == "body_too_large"
