@@ -101,7 +101,7 @@ def _relieved(scenario: Scenario, factor: float) -> Iterator[list[tuple[str, Sce
         profile = GpuProfile.load(gpu)
         changed: list[tuple[str, Scenario]] = []
         for resource, constant in (
-            ("compute", "peak_flops_16bit"),
+            ("compute", "peak_flops_8bit" if scenario.model.dtype_bytes == 1 else "peak_flops_16bit"),
             ("bandwidth", "memory_bandwidth_bytes_per_s"),
             ("kv", "memory_bytes"),
         ):

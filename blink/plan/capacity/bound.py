@@ -15,7 +15,9 @@ the least number of replicas.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,7 @@ from blink.common.policy import GraphTable
 from blink.common.results import I64
 from blink.common.units import NS_PER_MS, NS_PER_S, ns_from_s
 from blink.perf.plant import Plant
+from blink.perf.serving import tokens_a_step
 from blink.perf.step import StepModel
 from blink.plan.capacity.candidate import Candidate
 from blink.plan.capacity.measure import KEEPS_UP, may_miss, objectives_of
@@ -35,7 +38,7 @@ from blink.plan.sweep.point import WARMUP_PARTS
 from blink.plan.sweep.question import SERVICEABLE_SHARE
 from blink.sim.engines.plant import EnginePlant
 from blink.workload.build import build_load, output_tokens_asked
-from blink.workload.requests import NO_PARENT
+from blink.workload.requests import NO_PARENT, Requests
 
 F64 = NDArray[np.float64]
 GRID_RATIO = 1.02
@@ -67,6 +70,7 @@ class Times:
     pair_ns: float
     prefill_batch: tuple[int, int]  # the shape with the least time a token
     decode_batch: int
+    prefill_share: float = 1.0  # of a prompt's prefill alone, what it takes at least within other steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Load:
     begin_ns: int
     end_ns: int
     patient: bool  # all wait until they are served, and none waits for another before it is sent
+    computed: I64  # of the prompts, what no cache can have: all without one
 
 
 def bound_of(candidate: Candidate, slo: Objectives, seeds: tuple[int, ...]) -> Bound:
@@ -107,7 +112,7 @@ def least_times(scenario: Scenario) -> Times:
     system = scenario.system
     if isinstance(system, HostDrivenSystem):
         plant = EnginePlant.of(scenario, system)
-        return _mixed_times(plant.step, plant.limits.tokens_max)
+        return _mixed_times(plant.step, plant.limits.tokens_max, mixed_share(scenario))
     blink = Plant.of(scenario)
     step = blink.step
     row_ns, batch = min((step.decode_ns(b, 0) / b, b) for b in blink.decode_table.batches)
@@ -120,7 +125,17 @@ def _shapes(table: GraphTable) -> list[tuple[int, int]]:
     return [*grid, (table.fallback.batch, table.fallback.sequence)]
 
 
-def _mixed_times(step: StepModel, tokens_max: int) -> Times:
+def mixed_share(scenario: Scenario) -> float:
+    """The least that a mixed step takes under a pipeline and drafts, over the products of its tokens in a plain one.
+
+    In a pipeline of P stages a step's tokens go round in P groups at most, of at least a P-th of them each, and it
+    takes at least as long as one group. Drafts yield 1 + a + ... + a^k tokens a step of the model, which all share it.
+    """
+    drafts = scenario.serving.speculation if scenario.serving else None
+    return 1.0 / (scenario.gpu.stages * (tokens_a_step(drafts) if drafts else 1.0))
+
+
+def _mixed_times(step: StepModel, tokens_max: int, share_min: float) -> Times:
     """Steps that hold rows and prompts together: a token is at least its share of the products of any such step.
 
     Between two points of the grid the time rises with the tokens: what the lower point takes, shared among the tokens
@@ -134,8 +149,9 @@ def _mixed_times(step: StepModel, tokens_max: int) -> Times:
         if share < least:
             least, at = share, tokens
         tokens = after
-    pair_ns = step.prefill_breakdown(1, 2).attention_flops_ns / 3  # two tokens, three pairs
-    return Times(step, least, _kv_ns(step), least, pair_ns, (1, at), at)
+    pair_ns = step.prefill_breakdown(1, 2).attention_flops_ns / 3 * share_min  # two tokens, three pairs
+    least *= share_min
+    return Times(step, least, _kv_ns(step), least, pair_ns, (1, at), at, share_min)
 
 
 def _kv_ns(step: StepModel) -> float:
@@ -156,13 +172,26 @@ def load_of(scenario: Scenario) -> Load:
     outputs = np.minimum(requests.output_tokens, output_tokens_asked(scenario, requests))
     outputs = np.minimum(outputs, scenario.limits.output_capacity_tokens)
     patient = not workload.cancel.fraction and bool(np.all(requests.parent == NO_PARENT))
-    return Load(sent[inside], requests.prompt_tokens[inside], outputs[inside], begin, end, patient)
+    computed = least_computed(scenario, requests)[inside]
+    return Load(sent[inside], requests.prompt_tokens[inside], outputs[inside], begin, end, patient, computed)
+
+
+def least_computed(scenario: Scenario, requests: Requests) -> I64:
+    """Tokens of each prompt that have to be computed even if every block that another prompt has is in the cache."""
+    caching = scenario.serving is not None and scenario.serving.prefix_caching
+    if not caching or requests.prefixes is None:
+        return requests.prompt_tokens
+    blocks, size = requests.prefixes.blocks, requests.prefixes.block_tokens
+    owners = Counter(block for own in blocks for block in set(own))
+    shared = [sum(1 for _ in takewhile(lambda block: owners[block] > 1, own)) for own in blocks]
+    found: I64 = np.maximum(1, requests.prompt_tokens - np.array(shared, np.int64) * size)
+    return found
 
 
 def _bound(candidate: Candidate, slo: Objectives, times: Times, load: Load) -> Bound:
     if not len(load.sent_ns):
         return Bound(1, "compute", "no request is sent within the window")
-    ttft, tpot = _floors(times.step, load)
+    ttft, tpot = floors(times, load)
     ttft_ms, tpot_ms = _p99_ms(ttft), _p99_ms(tpot[load.outputs > 1])
     impossible, resource = _below_floor(slo, times, load, ttft, tpot)
     if impossible:
@@ -171,10 +200,11 @@ def _bound(candidate: Candidate, slo: Objectives, times: Times, load: Load) -> B
     return Bound(replicas, resource, sentence, None, ttft_ms, tpot_ms)
 
 
-def _floors(step: StepModel, load: Load) -> tuple[F64, F64]:
+def floors(times: Times, load: Load) -> tuple[F64, F64]:
     """By request: its own prefill alone; its own decode step at the middle of its output, alone."""
-    prefill = {tokens: step.prefill_ns(1, tokens) for tokens in np.unique(load.prompts).tolist()}
-    ttft = np.array([prefill[tokens] for tokens in load.prompts.tolist()], np.float64)
+    step = times.step
+    prefill = {tokens: step.prefill_ns(1, tokens) for tokens in np.unique(load.computed).tolist()}
+    ttft = np.array([prefill[tokens] for tokens in load.computed.tolist()], np.float64) * times.prefill_share
     # Steps i = 1 .. n - 1 read prompt + i tokens each: their mean is that of the middle.
     context = load.prompts + np.maximum(load.outputs, 1) / 2
     return ttft, step.decode_ns(1, 0) + context * _kv_ns(step)
@@ -185,7 +215,7 @@ def _below_floor(slo: Objectives, times: Times, load: Load, ttft: F64, tpot: F64
     more = load.outputs > 1
     where = f"on {times.step.tensor_parallel} x {times.step.gpu.name}"
     if slo.p99_ttft_ms is not None and (floor := _p99_ms(ttft) or 0.0) > slo.p99_ttft_ms:
-        prompt = int(np.percentile(load.prompts, 99))
+        prompt = int(np.percentile(load.computed, 99))
         resource = _prefill_resource(times.step, prompt)
         sentence = (
             f"a P99 TTFT of {slo.p99_ttft_ms:g} ms is below the physical floor of {floor:.1f} ms: the prefill of the "
@@ -208,7 +238,7 @@ def _below_floor(slo: Objectives, times: Times, load: Load, ttft: F64, tpot: F64
         if wanted.e2e_ms is not None:
             good &= ttft + (load.outputs - 1) * tpot <= wanted.e2e_ms * NS_PER_MS
         if (share := float(good.mean())) < wanted.share:
-            resource = _prefill_resource(times.step, int(np.percentile(load.prompts, 99)))
+            resource = _prefill_resource(times.step, int(np.percentile(load.computed, 99)))
             sentence = (
                 f"a goodput of {wanted.share:.1%} is above what is physically possible, {share:.1%}: the others' own "
                 f"prefill or decode steps alone take longer than the bounds {where}, bound by {WORDS[resource]}"
@@ -252,7 +282,8 @@ def _least_replicas(slo: Objectives, times: Times, load: Load) -> tuple[int, str
 def _work(times: Times, load: Load) -> tuple[F64, F64]:
     """GPU time of each request at least: of its prefill, and of its tokens after the first."""
     prompts, steps = load.prompts.astype(np.float64), np.maximum(load.outputs - 1, 0).astype(np.float64)
-    prefill = prompts * times.prompt_ns + prompts * (prompts + 1) / 2 * times.pair_ns
+    computed = load.computed.astype(np.float64)
+    prefill = computed * times.prompt_ns + computed * (computed + 1) / 2 * times.pair_ns
     read = steps * prompts + steps * (steps + 1) / 2
     return prefill, steps * times.row_ns + read * times.kv_ns
 

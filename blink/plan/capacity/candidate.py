@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -21,17 +22,22 @@ from blink.perf.fleet import FleetProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.host.profile import HostProfile
 from blink.plan.axes import apply
+from blink.plan.capacity.options import option_axes, with_options
 from blink.plan.capacity.question import Question
 from blink.plan.point import Key
 from blink.workload.reader import read_trace
 
 HOURS_A_MONTH = 730.0
+CANDIDATES_MAX = 1000
 KEY_NAMES = ("system", "model", "gpu", "tensor_parallel", "interference")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """`key` says by KEY_NAMES what it is; `scenario` is one replica of it under the whole traffic."""
+    """`key` says by KEY_NAMES what it is, and by option_axes what the question varies besides.
+
+    `scenario` is one replica of it under the whole traffic.
+    """
 
     index: int
     key: Key
@@ -89,24 +95,29 @@ def candidates_of(question: Question) -> list[Candidate]:
     """Every combination. Raises InputError for what the scenario's own form refuses, such as an unknown profile."""
     base = _base(question)
     asked = question.candidates
+    options = option_axes(asked)
     axes: list[tuple[str, tuple[Any, ...]]] = [
         ("model", asked.models or (None,)),
         ("gpu", asked.gpus or (None,)),
         ("gpu.tensor_parallel", asked.tensor_parallel or (None,)),
         ("system", asked.systems or (None,)),
         ("interference", asked.interference),
+        *options,
     ]
+    if math.prod(len(values) for _, values in axes) > CANDIDATES_MAX:
+        raise InputError(f"{question.name}: candidates: more than {CANDIDATES_MAX} combinations; give fewer values")
     found: list[Candidate] = []
     for values in product(*(values for _, values in axes)):
         chosen = {name: value for (name, _), value in zip(axes, values, strict=True) if value is not None}
-        scenario = apply(base, tuple(chosen.items()))
+        varied = {name: chosen.pop(name) for name, _ in options}
+        scenario = apply(with_options(base, varied, asked), tuple(chosen.items()))
         if price := asked.prices.get(scenario.gpu.profile):
             scenario = _changed(scenario, prices={"profile": price})
         PriceProfile.load(scenario.prices.profile)
         scenario = _changed(scenario, fleet={"replicas": 1, "router": asked.router, "profile": asked.fleet})
         replicas_max = question.limits.gpus_max // scenario.gpu.gpu_count
         if replicas_max:
-            key = _key(scenario, chosen["interference"])
+            key = (*_key(scenario, chosen["interference"]), *varied.items())
             found.append(Candidate(len(found), key, scenario, replicas_max))
     if not found:
         raise InputError(f"{question.name}: limits.gpus_max = {question.limits.gpus_max}: not one replica fits")

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from blink.common.config.explain import explain
-from blink.common.config.fields import REQUIRED, Float, Int, Table, Text, option, refuse
+from blink.common.config.fields import REQUIRED, Bool, Float, Int, Table, Text, option, refuse
 from blink.common.config.fleet import REPLICAS_MAX, Router
 from blink.common.config.load import read_toml
 from blink.common.errors import InputError
 from blink.plan.variant import INTERFERENCE_LEVELS, SYSTEM_KINDS
 
 HOURS_A_DAY = 24.0
+CHUNK_MIN = 16
 Names = Annotated[tuple[Text, ...], Field(min_length=1)]
 Degrees = Annotated[tuple[Annotated[Int, Field(ge=1, le=64)], ...], Field(min_length=1)]
+Dtype = Literal["bf16", "fp16", "fp8"]
+Chunk = Annotated[Int, Field(ge=0, le=1 << 20)]
+Drafts = Annotated[Int, Field(ge=0, le=64)]
 CurvePoint = tuple[Annotated[Float, Field(ge=0, lt=HOURS_A_DAY)], Annotated[Float, Field(gt=0, le=1e6)]]
 
 
@@ -94,6 +98,24 @@ class Candidates(Table):
     models: Names | None = option(None, "Model profiles that would do equally well.")
     gpus: Names | None = option(None, "GPU profiles.")
     tensor_parallel: Degrees | None = option(None, "GPUs over which each layer is split.", "GPUs")
+    pipeline_parallel: Degrees | None = option(None, "Groups of such GPUs, each with a part of the layers.", "stages")
+    dtypes: Annotated[tuple[Dtype, ...], Field(min_length=1)] | None = option(None, "Number formats of the model.")
+    chunk_tokens: Annotated[tuple[Chunk, ...], Field(min_length=1)] | None = option(
+        None, "Chunked prefill: tokens of a piece, from 16 on; 0: as the engine has it.", "tokens"
+    )
+    prefix_caching: Annotated[tuple[Bool, ...], Field(min_length=1)] | None = option(
+        None, "Whether keys and values of prompts are kept for those that begin alike."
+    )
+    draft_tokens: Annotated[tuple[Drafts, ...], Field(min_length=1)] | None = option(
+        None, "Speculative decoding: tokens that are proposed before each step; 0: none.", "tokens"
+    )
+    draft_acceptance: Float | None = option(
+        None, "With draft_tokens: probability that a proposed token is accepted.", "share", ge=0, le=1
+    )
+    draft_cost: Float = option(
+        0.1, "With draft_tokens: time of a draft step and memory of the draft's weights, over the model's.", "ratio",
+        ge=0, le=1,
+    )  # fmt: skip
     interference: Names = option(
         ("none",), f"What else runs on the hosts: {', '.join(INTERFERENCE_LEVELS)}; two are compared."
     )
@@ -107,10 +129,18 @@ class Candidates(Table):
             for value in getattr(self, name) or ():
                 if value not in allowed:
                     raise refuse(name, f"{value!r} is not known; allowed: {', '.join(allowed)}")
-        for name in ("systems", "models", "gpus", "tensor_parallel", "interference"):
+        for name in (
+            "systems", "models", "gpus", "tensor_parallel", "pipeline_parallel", "dtypes", "chunk_tokens",
+            "prefix_caching", "draft_tokens", "interference",
+        ):  # fmt: skip
             values = getattr(self, name) or ()
             if len(set(values)) < len(values):
                 raise refuse(name, "a value is given twice")
+        for tokens in self.chunk_tokens or ():
+            if 0 < tokens < CHUNK_MIN:
+                raise refuse("chunk_tokens", f"{tokens} is not allowed; allowed: 0, or from {CHUNK_MIN} on")
+        if any(self.draft_tokens or ()) and self.draft_acceptance is None:
+            raise refuse("draft_acceptance", "is missing: needed with draft_tokens above 0")
         for gpu in self.prices:
             if self.gpus is None or gpu not in self.gpus:
                 raise refuse("prices", f"{gpu!r} is not among candidates.gpus")

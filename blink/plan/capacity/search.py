@@ -24,6 +24,7 @@ from blink.common.errors import InputError
 from blink.plan.capacity.bound import Bound, bound_of
 from blink.plan.capacity.candidate import Candidate
 from blink.plan.capacity.measure import CapacityPoint, Objective, objectives_of
+from blink.plan.capacity.options import option_words
 from blink.plan.capacity.question import Question
 from blink.plan.point import run_points
 
@@ -288,7 +289,7 @@ def words_of(key: dict[str, Any]) -> str:
     """The same of a key as plain data."""
     beside = "" if key["interference"] == "none" else f", {key['interference']}"
     gpus = f"{key['tensor_parallel']} x " if key["tensor_parallel"] > 1 else ""
-    return f"{key['system']}, {key['model']} on {gpus}{key['gpu']}{beside}"
+    return f"{key['system']}, {key['model']} on {gpus}{key['gpu']}{option_words(key)}{beside}"
 
 
 def label_of(point: CapacityPoint) -> str:
