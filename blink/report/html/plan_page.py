@@ -145,8 +145,9 @@ def _draw(figure: Any, data: Data, name: str, title: str) -> None:
 def _limit(data: Data, name: str) -> float | None:
     """What the question allows of a figure."""
     if name == "wall_kw":
-        return data["question"].get("limits", {}).get("power_kw_max")
-    return next(float(one["bound"]) for one in data["objectives"] if one["name"] == name)
+        most = data["question"].get("limits", {}).get("power_kw_max")
+        return None if most is None else float(most)
+    return next((float(one["bound"]) for one in data["objectives"] if one["name"] == name), None)
 
 
 def _systems(data: Data) -> list[str]:
