@@ -33,8 +33,11 @@ class DeviceKept:
             say(f"loading {order.model}")
             self._engine = TorchEngine.of_model(order.model, plan.engine, device="cuda")
         self._ring = CudaRing(kernels.cuda, load_library(), plan.settings, Ingress.COPY)
-        self.exported = GpuBlock(kernels.cuda, self._ring.config, self._ring.library.dtypes, self._ring.base, kind)
         self._cuda_scheduler = CudaScheduler(kernels, self._ring, self._engine)
+        self.exported = GpuBlock(
+            kernels.cuda, self._ring.config, self._ring.library.dtypes, self._ring.base, kind,
+            lambda: self._cuda_scheduler.record_ns(0),
+        )  # fmt: skip
         self.scheduler: Running = self._cuda_scheduler
 
     def drain(self) -> None:

@@ -113,7 +113,7 @@ class RemoteBackend(RingBackend):
         self._known: Callable[[int, int], Request | None] = lambda slot, generation: None
         self._records = RecordReader(
             self._recorder if self._traced else None, lambda slot, generation: self._known(slot, generation),
-            self._start_ns + attachment.clocks.offset_ns,
+            self._start_ns + attachment.record_offset_ns,
         )  # fmt: skip
         self._new_records = lambda: self._remote.drain()
         self._take_ring(attachment)
@@ -132,7 +132,7 @@ class RemoteBackend(RingBackend):
                 f"--trace {trace}: another frontend had this ring before; a trace begins with a fresh ring"
             )
         else:
-            shared = attachment.clocks.shared
+            shared = attachment.clocks.shared and not attachment.hello.record_offset_ns
             header = TraceHeader(
                 run=f"serve-{self._start_ns}",
                 backend=self.name,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,10 @@ ENUMS = SimpleNamespace(
 
 
 class FakeWorld:
-    """One adapter. With `held` nothing is done before `serve`. `overflowed` counts completions that found no room."""
+    """One adapter. With `held` nothing is done before `serve`. `overflowed` counts completions that found no room.
+
+    `copy(target, source, size)` moves the bytes; `dma_buf_base` is where the only dma-buf stands in truth.
+    """
 
     def __init__(self, *, held: bool = False) -> None:
         self.held, self.overflowed, self.post_calls = held, 0, 0
@@ -34,6 +38,8 @@ class FakeWorld:
         self.next_key, self.next_number = 100, 16
         self.joins, self.unreachable = 0, set[int]()  # which joins, counted from 0, find no way to the peer
         self.refuses_memory = False
+        self.copy: Callable[[int, int, int], object] = ctypes.memmove
+        self.dma_buf_base = 0
 
     def serve(self, most: int = 1 << 30) -> None:
         """Do what was posted, in the order of each queue pair."""
@@ -55,6 +61,7 @@ class FakeWorld:
             "get_device_list": lambda: [SimpleNamespace(name=b"fake0")],
             "PD": lambda context: SimpleNamespace(close=lambda: None),
             "MR": lambda domain, size, access, address: MR(self, size, access, address),
+            "DmaBufMR": lambda domain, size, access, dmabuf, offset: MR(self, size, access, offset, self.dma_buf_base),
             "CQ": lambda context, entries: CQ(self, entries),
             "QP": lambda domain, wanted: QP(self, wanted),
             "QPCap": lambda **limits: SimpleNamespace(**limits),
@@ -70,12 +77,12 @@ class FakeWorld:
 
 
 class MR:
-    """Some registered memory."""
+    """Some registered memory; it begins at `base` + `address`."""
 
-    def __init__(self, world: FakeWorld, size: int, access: int, address: int) -> None:
+    def __init__(self, world: FakeWorld, size: int, access: int, address: int, base: int = 0) -> None:
         if world.refuses_memory:
             raise OSError("Failed to register a MR. Errno: 12, Cannot allocate memory")
-        self._world, self.size, self.access, self.address = world, size, access, address
+        self._world, self.size, self.access, self.address, self.base = world, size, access, address, base
         world.next_key += 1
         self.lkey = self.rkey = world.next_key
         world.regions[self.rkey] = self
@@ -189,13 +196,15 @@ class QP:
 
     def _move(self, request: SendWR) -> None:
         element = request.element
+        there = self._world.regions[request.key].base + request.address
         if request.opcode == ENUMS.IBV_WR_RDMA_WRITE:
             data = request.inlined or ctypes.string_at(element.address, element.size)
-            ctypes.memmove(request.address, data, element.size)
+            staged = ctypes.create_string_buffer(data, element.size)
+            self._world.copy(there, ctypes.addressof(staged), element.size)
         elif request.opcode == ENUMS.IBV_WR_RDMA_READ:
-            ctypes.memmove(element.address, request.address, element.size)
+            self._world.copy(element.address, there, element.size)
         else:
-            word = ctypes.c_uint64.from_address(request.address)
+            word = ctypes.c_uint64.from_address(there)
             ctypes.c_uint64.from_address(element.address).value = word.value
             if word.value == request.expected:
                 word.value = request.new

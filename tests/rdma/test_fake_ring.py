@@ -165,6 +165,15 @@ def test_a_connection_whose_clocks_cannot_be_compared_leaves_nothing_behind(
     door(host).open(Device()).close()  # nobody says that the first one lives
 
 
+def test_records_of_another_clock_are_shifted_by_what_the_ring_says(
+    host: RingHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostBlock, "record_offset_ns", -7)
+    attachment = door(host).open(Device())
+    assert RemoteRunning(VerbsRing(attachment, small_settings())).record_ns(50) == 43
+    attachment.close()
+
+
 def test_a_takeover_in_the_middle_of_a_look_does_not_end_the_door(host: RingHost) -> None:
     first = door(host).open(Device())
     attached = host._attached

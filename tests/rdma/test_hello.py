@@ -38,6 +38,7 @@ HELLO = RingHello(
     life=2,
     machine="here",
     trace_capacity=1024,
+    record_offset_ns=-5,
     found={"device": "rxe0"},
 )
 json_values = st.recursive(
@@ -72,6 +73,7 @@ def test_a_hello_arrives_as_it_was_said() -> None:
         ({"structures": {"state": [["x", 0, 3]]}}, "structures.state: .* is no field"),
         ({"structures": {"state": [["x", 0, 8], ["x", 8, 8]]}}, "structures.state: "),
         ({"structures": {"state": [["x", 1 << 20, 8]]}}, "structures.state: 1048576 is no whole number from 0"),
+        ({"record_offset_ns": 0.5}, "record_offset_ns: 0.5 is no whole number"),
         ({"life": True}, "life: True is no whole number from 0"),
         ({"pair": None}, "pair: None is no object"),
         ({"refused": "slots: taken"}, "^slots: taken$"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,14 +16,17 @@ from blink.common.config import load_scenario
 from blink.common.errors import InputError
 from blink.frontend.openai.bodies import Sampling
 from blink.frontend.tokenizer import open_tokenizer
+from blink.hw.cuda.copier import Copier
 from blink.hw.native.library import load_library
-from blink.hw.verbs import attach, device
+from blink.hw.verbs import attach, device, gpu_block
 from blink.hw.verbs.attach import Remote
 from blink.hw.verbs.device import ANY_DEVICE, Device
+from blink.hw.verbs.gpu_block import GpuMemory
 from blink.hw.verbs.hello import Identity
-from blink.hw.verbs.host import HostBlock, RingHost
+from blink.hw.verbs.host import Exported, HostBlock, RingHost
 from blink.serve.attach import frontend_maker
 from blink.serve.backend import Finish, Job
+from blink.serve.device_kept import DeviceKept
 from blink.serve.kept import Kept, open_kept
 from blink.serve.log import Log
 from blink.serve.plan import Order, Plan, plan_of
@@ -48,12 +52,18 @@ def world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
 
 
 class Side:
-    """The ring's side, in this process."""
+    """The ring's side, in this process. `where` is a backend, or what takes an adapter to a ring in GPU memory."""
 
-    def __init__(self, backend: str = "native") -> None:
+    def __init__(self, world: FakeWorld, where: str = "native") -> None:
+        backend = "native" if where == "native" else "cuda"
         self.order: Order = remote_order(backend, SCENARIO, "stub", None, None, (), 0.1)
         self.plan: Plan = plan_of(self.order)
-        self._kept: Kept = open_kept(self.order, self.plan, lambda text: None)
+        self._kept: Kept | DeviceKept
+        if where in list(GpuMemory):
+            self._kept = DeviceKept(self.order, self.plan, GpuMemory(where), lambda text: None)
+            reach_gpu_memory(world, self._kept)
+        else:
+            self._kept = open_kept(self.order, self.plan, lambda text: None)
         self._kept.scheduler.wait_until_up()
         self._device = Device()
         self._address = ("127.0.0.1", 0)
@@ -66,12 +76,16 @@ class Side:
 
     def open(self) -> None:
         """Let frontends come."""
+        identity = Identity("0b", remote_digest(self.order, self.plan))
+        self.host = RingHost(self._device, self._exported(), identity, self._address, lambda frame: {})
+        self._address = self.host.address
+
+    def _exported(self) -> Exported:
+        if isinstance(self._kept, DeviceKept):
+            return self._kept.exported
         block, dtypes = self._kept.shared, load_library().dtypes
         config = np.frombuffer(bytes(block.view(0, dtypes["config"].itemsize)), dtypes["config"])
-        exported = HostBlock(config, dtypes, block.address, self.order.backend)
-        identity = Identity("0b", remote_digest(self.order, self.plan))
-        self.host = RingHost(self._device, exported, identity, self._address, lambda frame: {})
-        self._address = self.host.address
+        return HostBlock(config, dtypes, block.address, self.order.backend)
 
     @property
     def remote(self) -> Remote:
@@ -85,10 +99,31 @@ class Side:
         self._device.close()
 
 
+def reach_gpu_memory(world: FakeWorld, kept: DeviceKept) -> None:
+    """The fake adapter copies from and to the block of the GPU by its copy engine."""
+    ring = kept._ring
+    begin, copier = ring.base, Copier(ring.cuda)
+    end = begin + int(ring.config["total_bytes"][0])
+
+    def copy(target: int, source: int, size_bytes: int) -> None:
+        if begin <= source < end:
+            ctypes.memmove(target, copier.get(source, size_bytes), size_bytes)
+        elif begin <= target < end:
+            copier.put(target, ctypes.string_at(source, size_bytes))
+        else:
+            ctypes.memmove(target, source, size_bytes)
+
+    world.copy, world.dma_buf_base = copy, begin
+
+
 @pytest.fixture
-def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+def side(world: FakeWorld, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Side]:
     """One; of another backend than native for tests that ask for it."""
-    made = Side(getattr(request, "param", "native"))
+    where = getattr(request, "param", "native")
+    if where in list(GpuMemory):
+        monkeypatch.setattr(attach, "IDLE_LOOK_S", 1e9)  # the GPU's context belongs to this thread
+        monkeypatch.setattr(gpu_block, "PEERMEM", Path("/sys"))  # it is the fake adapter that reaches the memory
+    made = Side(world, where)
     yield made
     made.close()
 
@@ -134,7 +169,11 @@ def turns(side: Side, made: RemoteBackend, answers: Sequence[Answer], limit_s: f
         time.sleep(0.0005)
 
 
-@pytest.mark.parametrize("side", ["native", pytest.param("cuda", marks=GPU_MARKS)], indirect=True)
+PLACES = ["native", *(pytest.param(where, marks=GPU_MARKS) for where in ("cuda", *GpuMemory))]
+"""Where a ring stands, and what takes an adapter to it."""
+
+
+@pytest.mark.parametrize("side", PLACES, indirect=True)
 def test_jobs_are_served_and_the_trace_conforms(side: Side, tmp_path: Path) -> None:
     made = backend(side, tmp_path / "trace.ndjson")
     answers = [Answer(number) for number in range(20)]

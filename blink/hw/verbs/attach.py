@@ -77,6 +77,11 @@ class Attachment:
             raise
         self._owns_device = owns_device
 
+    @property
+    def record_offset_ns(self) -> int:
+        """What the clock of the scheduler's trace records shows more than this machine's."""
+        return self.clocks.offset_ns + self.hello.record_offset_ns
+
     def region(self, name: str) -> RemoteRegion:
         """Memory of the ring's side by name. Raises ControlLostError if it has none."""
         try:

@@ -36,6 +36,7 @@ class BenchBlock:
 
     backend = "bench"
     trace_capacity = 0
+    record_offset_ns = 0
 
     def __init__(self) -> None:
         self._block = SharedBlock(HEADER_BYTES + _MEMORY_BYTES)

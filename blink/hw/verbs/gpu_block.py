@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -56,21 +57,28 @@ class GpuBlock:
     """A block at an address of the GPU. `close` it after everything that was registered.
 
     Each area is registered by itself, as in host memory. A dma-buf covers whole pages; areas begin on pages, and what
-    an area does not fill of its last page belongs to it alone.
+    an area does not fill of its last page belongs to it alone. Trace records are READ where the GPU writes them, so
+    that their times are the GPU's; `clock_offset_ns` says what that clock shows more than the host's.
     """
 
     def __init__(
-        self, gpu: Gpu, config: Config, dtypes: dict[str, np.dtype[np.void]], base: int, kind: GpuMemory
-    ) -> None:
+        self, gpu: Gpu, config: Config, dtypes: dict[str, np.dtype[np.void]], base: int, kind: GpuMemory,
+        clock_offset_ns: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
         page = os.sysconf("SC_PAGE_SIZE")
         if base % page:
             raise InputError(f"--memory {kind.value}: the block begins at {base:#x}, which is no page of {page} bytes")
-        self.backend, self._base, self._kind = "cuda", base, kind
+        self.backend, self._base, self._kind, self._clock_offset_ns = "cuda", base, kind, clock_offset_ns
         self.areas = ring_areas(config, dtypes)
         self.structures = {name: dtypes[name] for name in STRUCTURES}
         self.trace_capacity = int(config["trace_capacity"][0])
         total = -(-int(config["total_bytes"][0]) // page) * page
         self._fd = gpu.dma_buf(base, total) if kind is GpuMemory.DMA_BUF else -1
+
+    @property
+    def record_offset_ns(self) -> int:
+        """See Exported."""
+        return self._clock_offset_ns()
 
     def register(self, device: Device, area: Area) -> Registration:
         """See Exported."""

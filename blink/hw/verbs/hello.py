@@ -90,6 +90,7 @@ class RingHello:
     """The ring's answer. `life` counts the frontends before this one: 0 finds a fresh ring, any other recovers it (E2).
 
     `machine` tells whether both sides read the same clock. `structures` are the layouts of state and trace records.
+    `record_offset_ns` is what the clock of trace records shows more than the monotonic one of the ring's side.
     """
 
     identity: Identity
@@ -100,6 +101,7 @@ class RingHello:
     life: int
     machine: str
     trace_capacity: int
+    record_offset_ns: int
     found: dict[str, str]  # by the probe of the ring's adapter
 
     def plain(self) -> Frame:
@@ -113,6 +115,7 @@ class RingHello:
             "life": self.life,
             "machine": self.machine,
             "trace_capacity": self.trace_capacity,
+            "record_offset_ns": self.record_offset_ns,
             "found": self.found,
         }
 
@@ -135,6 +138,7 @@ def ring_hello_of(frame: Frame) -> RingHello:
         life=_number("life", frame.get("life")),
         machine=_text(frame, "machine"),
         trace_capacity=_number("trace_capacity", frame.get("trace_capacity")),
+        record_offset_ns=_signed("record_offset_ns", frame.get("record_offset_ns")),
         found=found,
     )
 
@@ -198,6 +202,12 @@ def _text(frame: Frame, name: str, most: int = _TEXT_MAX) -> str:
 def _number(name: str, value: Any, most: int = _NUMBER_MAX) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < most:
         raise HelloError(f"{name}: {_shown(value)} is no whole number from 0")
+    return value
+
+
+def _signed(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _NUMBER_MAX:
+        raise HelloError(f"{name}: {_shown(value)} is no whole number")
     return value
 
 

@@ -41,12 +41,18 @@ class Exported(Protocol):
     structures: dict[str, np.dtype[np.void]]
     trace_capacity: int
 
+    @property
+    def record_offset_ns(self) -> int:
+        """What the clock of trace records shows more than this machine's monotonic one, once the scheduler is up."""
+
     def register(self, device: Device, area: Area) -> Registration:
         """Let peers reach an area."""
 
 
 class HostBlock:
-    """A scheduler's block in this process's memory."""
+    """A scheduler's block in this process's memory, with times of this machine's clock."""
+
+    record_offset_ns = 0
 
     def __init__(
         self, config: Config, dtypes: dict[str, np.dtype[np.void]], base: int, backend: str = "native"
@@ -216,6 +222,7 @@ class RingHost:
             life=self.life,
             machine=machine_id(),
             trace_capacity=self._block.trace_capacity,
+            record_offset_ns=self._block.record_offset_ns,
             found=self._found,
         )
 

@@ -46,4 +46,4 @@ class RemoteRunning:
 
     def record_ns(self, host_ns: int) -> int:
         """A time of this machine on the clock of the scheduler's trace records."""
-        return host_ns + self._ring.attachment.clocks.offset_ns
+        return host_ns + self._ring.attachment.record_offset_ns
