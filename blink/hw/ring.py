@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 
 Records = NDArray[np.void]
 Tokens = NDArray[np.uint32]
+EOS_IGNORED = 1 << 31
+"""In the word that a slot has beside the ring: EOS does not end the request. kEosIgnored of block.h."""
+
+
+def eos_word(min_tokens: int, *, ignored: bool) -> int:
+    """The word of a request that is to have `min_tokens` tokens before EOS may be drawn, for `Ring.set_eos`."""
+    first = min(min_tokens, EOS_IGNORED - 2) + 1
+    return first | EOS_IGNORED if ignored else first
+
+
+def min_tokens_of(word: int) -> int:
+    """Of an `eos_word`; 0 of a word that was never set."""
+    return max((word & ~EOS_IGNORED) - 1, 0)
 
 
 class Ring(Protocol):
@@ -42,7 +55,10 @@ class Ring(Protocol):
         """READs of ranges of the output area, in tokens, one after another."""
 
     def set_eos(self, slot: int, eos_at: int) -> None:
-        """From which token on EOS ends the slot's next request (the stub's text ends there); before its submission."""
+        """Before its submission: the token, from 1, that is the first of the slot's next request that may be EOS.
+
+        The stub draws EOS there; a model does not draw it earlier. With EOS_IGNORED it ends nothing (see `eos_word`).
+        """
 
     def drain(self) -> Records:
         """Trace records that are complete and were not drained before; empty if there are none now."""

@@ -13,11 +13,11 @@ from blink.frontend.submission import Submission
 from blink.frontend.token_reader import News
 from blink.hw.native.frontend_child import ServingFrontend, Setup
 from blink.hw.native.tokens import mix, seed_of
-from blink.hw.ring import TakenRing, Tokens
+from blink.hw.ring import TakenRing, Tokens, eos_word
 from blink.hw.texts import Texts
 from blink.serve.backend import Finish, Job, finish_of
 from blink.serve.keeper_link import KeeperLink
-from blink.serve.stub import NEVER, StubText
+from blink.serve.stub import StubText
 
 _WORD = (1 << 64) - 1
 _SEED = 0xFFFF_FFFF
@@ -147,7 +147,10 @@ class StubFrontend(LiveFrontend):
 
 
 class ModelFrontend(LiveFrontend):
-    """A model's tokens, as they are or through `readable`. EOS ends a text on the device, where it may."""
+    """A model's tokens, as they are or through `readable`. EOS ends a text on the device, where it may.
+
+    `eos_at` of its requests is the slot's word (`eos_word`), not a count: how long a model's text is, nobody knows.
+    """
 
     def __init__(
         self,
@@ -164,7 +167,7 @@ class ModelFrontend(LiveFrontend):
 
     def _live_of(self, job: Job) -> Live:
         sampling = job.sampling
-        return Live(job, self._request(job, NEVER if sampling.ignore_eos else sampling.min_tokens))
+        return Live(job, self._request(job, eos_word(sampling.min_tokens, ignored=sampling.ignore_eos)))
 
     def _prompt(self, request: Request) -> Tokens:
         return np.array(self._live[request.request_id].job.prompt, np.uint32)

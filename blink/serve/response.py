@@ -43,7 +43,7 @@ class Response:
         )  # fmt: skip
         count = generation.n * len(generation.prompts)
         decoder = service.tokenizer.stream
-        self._choices = [Choice(decoder(), generation.stops) for _ in range(count)]
+        self._choices = [Choice(decoder(), generation.stops, generation.sampling.min_tokens) for _ in range(count)]
         self._texts: list[list[str]] = [[] for _ in range(count)]
         self._new_tokens = [0] * count
         self._new_text = [""] * count

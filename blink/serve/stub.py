@@ -32,10 +32,10 @@ class StubText:
         return seed_of(seed & _WORD, np.array(job.prompt, np.uint32))
 
     def eos_at(self, job: Job, key: int) -> int:
-        """The number of the token with which the text ends by itself."""
+        """The number of the token with which the text ends by itself: EOS, which `min_tokens` others must precede."""
         if job.sampling.ignore_eos:
             return NEVER
-        return max(1, job.sampling.min_tokens, self._lengths[key % len(self._lengths)])
+        return max(job.sampling.min_tokens + 1, self._lengths[key % len(self._lengths)])
 
     def text(self, key: int, count: int) -> list[int]:
         """The first `count` tokens of a text."""

@@ -51,14 +51,19 @@ extern "C" __global__ void blink_prologue(void *memory, const __grid_constant__ 
     table[i] = static_cast<int32_t>(i < owned_count ? owned[i] : io.scratch_block);
   }
   if (threadIdx.x) return;
+  // All loads before the first store: behind a store each would wait for the one before, over PCIe in a mapped ring.
   const blink_descriptor *d = is_live ? block.descriptor(slot) : nullptr;
+  const float temperature = is_live ? d->temperature : 0.0f, top_p = is_live ? d->top_p : 1.0f;
+  const uint32_t top_k = is_live ? d->top_k : 0, seed = is_live ? d->seed : 0;
+  const uint32_t min_tokens = is_live ? block.min_tokens(slot) : 0;
   io.context_tokens[row] = is_live && !prefill ? static_cast<int32_t>(live->prompt_tokens + live->token_count - 1) : 0;
   io.query_tokens[row] = !is_live ? 0 : prefill ? static_cast<int32_t>(live->prompt_tokens) : 1;
-  io.temperature[row] = is_live ? d->temperature : 0.0f;
-  io.top_p[row] = is_live ? d->top_p : 1.0f;
-  io.top_k[row] = is_live ? d->top_k : 0;
-  io.seed[row] = is_live ? d->seed : 0;
+  io.temperature[row] = temperature;
+  io.top_p[row] = top_p;
+  io.top_k[row] = top_k;
+  io.seed[row] = seed;
   io.sample_index[row] = is_live ? live->token_count : 0;
+  io.min_tokens[row] = min_tokens;
 }
 
 // One block. The samples go to their places, then the graph's number becomes visible.

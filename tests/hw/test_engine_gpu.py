@@ -180,7 +180,7 @@ def test_sampled_tokens_have_the_models_distribution(
     request: pytest.FixtureRequest, source: str, temperature: float, top_p: float, top_k: int
 ) -> None:
     from blink.hw.engines.kernels import sample_kernel
-    from blink.hw.engines.triton_decoder import SAMPLE_BLOCK
+    from blink.hw.engines.triton_decoder import NO_TOKEN, SAMPLE_BLOCK
 
     if source == "model":
         logits = open_logits(request.getfixturevalue("engine"), request.getfixturevalue("texts"))
@@ -193,8 +193,9 @@ def test_sampled_tokens_have_the_models_distribution(
     many = logits.expand(count, size).contiguous()
     top_ks = torch.full_like(seeds, top_k)
     sample_kernel[(count,)](
-        many, row * temperature, row * top_p, top_ks, seeds, index, out, size, BLOCK=SAMPLE_BLOCK, num_warps=8
-    )
+        many, row * temperature, row * top_p, top_ks, seeds, index, torch.zeros_like(seeds), out, size, NO_TOKEN,
+        BLOCK=SAMPLE_BLOCK, num_warps=8,
+    )  # fmt: skip
     expected = kept_distribution(logits.double().cpu().numpy(), temperature, top_p, top_k) * count
     found = np.bincount(out.cpu().numpy(), minlength=size)
     assert not found[expected == 0].sum()

@@ -10,7 +10,7 @@ import pytest
 from blink.hw.engines.philox import exponentials, philox4x32, token_words
 from tests.hw.engine_help import chi_square_bound, kept_distribution, need_torch
 
-VOCABULARY, DRAWS = 60, 6000
+VOCABULARY, DRAWS, EOS = 60, 6000, 7
 
 
 def words(*values: int) -> Any:
@@ -46,7 +46,7 @@ def buffers(rows: int, **values: Any) -> Any:
 def by_torch(logits: Any, steps: Any) -> list[int]:
     from blink.hw.engines.sampling import sample
 
-    sample(logits, steps, len(logits))
+    sample(logits, steps, len(logits), EOS)
     return [int(token) for token in steps.sampled]
 
 
@@ -55,8 +55,8 @@ def by_kernel(logits: Any, steps: Any) -> list[int]:
     from blink.hw.engines.kernels import sample_kernel
 
     sample_kernel[(len(logits),)](
-        logits, steps.temperature, steps.top_p, steps.top_k, steps.seed, steps.sample_index, steps.sampled,
-        logits.shape[1], BLOCK=128,
+        logits, steps.temperature, steps.top_p, steps.top_k, steps.seed, steps.sample_index,
+        steps.min_tokens, steps.sampled, logits.shape[1], EOS, BLOCK=128,
     )  # fmt: skip
     return [int(token) for token in steps.sampled]
 
@@ -153,3 +153,49 @@ def test_a_single_kept_token_is_drawn_whatever_the_seed(draw: Any) -> None:
     for options in ({"top_k": [1] * 6}, {"top_p": [1e-6] * 6}):
         steps = buffers(6, temperature=[5.0] * 6, seed=list(range(6)), **options)
         assert draw(logits, steps) == logits.argmax(-1).tolist()
+
+
+def short_rows() -> tuple[Any, dict[str, list[Any]]]:
+    """Logits of which EOS is by far the highest, and rows of every kind below, at and above their minimum."""
+    rows = 16
+    logits = some_logits(rows, 4, 150)
+    logits[:, EOS] = 60.0
+    return logits, {
+        "temperature": [0.0, 0.7, 1.0, 1.3] * 4,
+        "top_p": [1.0, 0.9, 1.0, 0.6] * 4,
+        "top_k": [0, 0, 5, 140] * 4,
+        "seed": list(range(rows)),
+        "sample_index": [0] * 4 + [4] * 4 + [5] * 4 + [2**31 - 1] * 4,
+        "min_tokens": [1] * 4 + [5] * 4 + [5] * 4 + [-(2**31)] * 4,  # the last: 2^31, as an int32 has it
+    }
+
+
+@pytest.mark.parametrize("draw", [by_torch, by_kernel])
+def test_eos_is_not_drawn_before_min_tokens(draw: Any) -> None:
+    logits, options = short_rows()
+    tokens = draw(logits, buffers(len(logits), **options))
+    short = [row for row in range(len(logits)) if row // 4 != 2]
+    assert EOS not in [tokens[row] for row in short]
+    assert tokens[8:12] == [EOS] * 4
+    without = logits.clone()
+    without[:, EOS] = -1e30  # as if the model thought nothing of it
+    expected = draw(without, buffers(len(logits), **{**options, "min_tokens": [0] * len(logits)}))
+    assert [tokens[row] for row in short] == [expected[row] for row in short]
+
+
+def test_the_kernel_bars_eos_as_the_reference_does() -> None:
+    logits, options = short_rows()
+    assert by_kernel(logits, buffers(len(logits), **options)) == by_torch(logits, buffers(len(logits), **options))
+
+
+def test_what_is_left_without_eos_keeps_its_distribution() -> None:
+    logits = some_logits(1, 3)
+    options = {"temperature": [1.0] * DRAWS, "top_k": [9] * DRAWS, "seed": list(range(DRAWS))}
+    steps = buffers(DRAWS, **options, min_tokens=[1] * DRAWS)
+    found = np.bincount(by_torch(logits.expand(DRAWS, -1), steps), minlength=VOCABULARY)
+    rest = logits[0].double().numpy()
+    rest[EOS] = -1e30
+    expected = kept_distribution(rest, 1.0, 1.0, 9) * DRAWS
+    assert found[expected == 0].sum() == 0
+    statistic, bound = chi_square_bound(found, expected)
+    assert statistic < bound

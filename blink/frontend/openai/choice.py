@@ -9,10 +9,13 @@ from blink.frontend.tokenizer.base import TextStream
 
 
 class Choice:
-    """`finish_reason` is None while it goes on. Tokens after a stop string count no more."""
+    """`finish_reason` is None while it goes on. Tokens after a stop string count no more.
 
-    def __init__(self, decoder: TextStream, stops: tuple[str, ...]) -> None:
-        self._decoder, self._finder = decoder, StopFinder(stops)
+    A stop string that is complete within the first `min_tokens` tokens ends nothing, as in vLLM.
+    """
+
+    def __init__(self, decoder: TextStream, stops: tuple[str, ...], min_tokens: int = 0) -> None:
+        self._decoder, self._finder, self._min_tokens = decoder, StopFinder(stops), min_tokens
         self._one_by_one = bool(stops)
         self.token_count = 0
         self.finish_reason: str | None = None
@@ -22,6 +25,10 @@ class Choice:
         """The stop string that ended it."""
         return self._finder.found
 
+    @property
+    def _is_checked(self) -> bool:
+        return self.token_count > self._min_tokens
+
     def push(self, tokens: Sequence[int]) -> str:
         """Text that these tokens make certain. A stop string among it sets `finish_reason`."""
         if not self._one_by_one:
@@ -30,7 +37,7 @@ class Choice:
         text = ""
         for token in tokens:  # so that the count ends with the token that completes a stop string
             self.token_count += 1
-            text += self._finder.push(self._decoder.push((token,)))
+            text += self._finder.push(self._decoder.push((token,)), checked=self._is_checked)
             if self._finder.found is not None:
                 self.finish_reason = "stop"
                 break
@@ -38,7 +45,7 @@ class Choice:
 
     def finish(self, reason: str) -> str:
         """No token follows: the text that was held back."""
-        text = self._finder.push(self._decoder.finish())
+        text = self._finder.push(self._decoder.finish(), checked=self._is_checked)
         if self._finder.found is not None:
             reason = "stop"
         else:

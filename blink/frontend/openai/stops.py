@@ -7,7 +7,8 @@ class StopFinder:
     """Feed pieces; get the text that may be shown. `found` is the stop string that ended the text, None so far.
 
     Of several stops the one that begins first counts, then the one that was listed first. The stop itself is not
-    shown. What could be the beginning of a stop is held back until it is decided.
+    shown. What could be the beginning of a stop is held back until it is decided. A stop is looked for where it ends:
+    one that ends in a piece that is not `checked` is text like any other, for the length of a minimum.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -15,16 +16,18 @@ class StopFinder:
         self._held = ""
         self.found: str | None = None
 
-    def push(self, piece: str) -> str:
+    def push(self, piece: str, *, checked: bool = True) -> str:
         """The text that is certain now."""
         if not self._stops:
             return piece
         text = self._held + piece
-        places = [(at, index) for index, stop in enumerate(self._stops) if (at := text.find(stop)) >= 0]
-        if places:
-            at, index = min(places)
-            self.found, self._held = self._stops[index], ""
-            return text[:at]
+        if checked:
+            old = len(self._held)  # what ends in it has been decided
+            found = ((text.find(stop, max(0, old - len(stop) + 1)), index) for index, stop in enumerate(self._stops))
+            at, index = min((place for place in found if place[0] >= 0), default=(-1, 0))
+            if at >= 0:
+                self.found, self._held = self._stops[index], ""
+                return text[:at]
         held = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]

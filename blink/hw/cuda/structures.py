@@ -10,7 +10,7 @@ CONTROL_WORDS = ("stop", "release", "ping", "heartbeat", "ended", "error", "erro
 """Of kernels/include/blink/control.h, in its order; a test holds them together."""
 ENGINE_ARRAYS = (
     "tokens", "context_tokens", "query_tokens", "block_tables", "temperature", "top_p", "top_k", "seed",
-    "sample_index", "sampled",
+    "sample_index", "min_tokens", "sampled",
 )  # fmt: skip
 """Of kernels/include/blink/engine_io.h, in its order."""
 

@@ -25,6 +25,7 @@ class StepTensors:
     top_k: Tensor
     seed: Tensor
     sample_index: Tensor
+    min_tokens: Tensor
     sampled: Tensor
 
     @classmethod
@@ -47,6 +48,7 @@ class StepTensors:
             top_k=ints(batch),
             seed=ints(batch),
             sample_index=ints(batch),
+            min_tokens=ints(batch),
             sampled=ints(batch),
         )
 

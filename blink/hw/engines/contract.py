@@ -42,6 +42,7 @@ class StepBuffers:
     - `top_k`           uint32, (batch,): 0 keeps all tokens
     - `seed`            uint32, (batch,): of the request
     - `sample_index`    uint32, (batch,): tokens that the request already has; prefill: 0
+    - `min_tokens`      uint32, (batch,): `eos_token` is not drawn while `sample_index` is below; padding: 0
     - `sampled`         uint32, (batch,): output, the sampled token
 
     A block table has `blocks_per_sequence_max` entries in every row, whatever the graph's shape. The key and value of
@@ -58,6 +59,7 @@ class StepBuffers:
     top_k: int
     seed: int
     sample_index: int
+    min_tokens: int
     sampled: int
     tokens_capacity: int
     batch_max: int
@@ -68,9 +70,10 @@ class Engine(Protocol):
     """What a backend needs of an engine.
 
     KV blocks 0 to `block_count` - 1 belong to the scheduler; `scratch_block` is a further one, kept by the engine for
-    padding rows. `eos_token` is None if the model has none. `tables` says which shapes exist and which the scheduler
-    must choose; the `sequence` of a decode shape is the most tokens in the KV cache that its graph serves (an engine
-    that reads lengths from memory has one sequence, its context). `shapes` lists what is to be captured.
+    padding rows. `eos_token` is None if the model has none; it is not drawn where `min_tokens` forbids it. `tables`
+    says which shapes exist and which the scheduler must choose; the `sequence` of a decode shape is the most tokens in
+    the KV cache that its graph serves (an engine that reads lengths from memory has one sequence, its context).
+    `shapes` lists what is to be captured.
     """
 
     name: str

@@ -24,6 +24,7 @@ class Job:
     top_k: int = 0
     seed: int = 0
     ignore_eos: bool = False
+    min_tokens: int = 0
     arrives: int = 0
     tokens: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
@@ -89,7 +90,8 @@ class HostBatcher:
     def _row(self, job: Job, *, prefill: bool) -> Row:
         tokens, context = (job.prompt, 0) if prefill else (job.tokens[-1:], job.context_tokens)
         return Row(
-            tokens, context, job.blocks, len(job.tokens), job.temperature, job.top_p, job.top_k, job.seed
+            tokens, context, job.blocks, len(job.tokens), job.temperature, job.top_p, job.top_k, job.seed,
+            job.min_tokens,
         )  # fmt: skip
 
     def _launch(self, shape: GraphShape) -> None:

@@ -310,13 +310,20 @@ def _ordered(logit):
 
 
 @triton.jit
-def _weight_at_least(logits, size, bound, floor, top, temperature, BLOCK: tl.constexpr, COUNT: tl.constexpr):
+def _logits_at(logits, at, size, barred):
+    """Logits of the tokens `at`; minus infinity past the vocabulary, and of the token `barred`."""
+    logit = tl.load(logits + at, mask=at < size, other=float("-inf"))
+    return tl.where(at == barred, float("-inf"), logit)  # in the mask of the load it would split the load
+
+
+@triton.jit
+def _weight_at_least(logits, size, barred, bound, floor, top, temperature, BLOCK: tl.constexpr, COUNT: tl.constexpr):
     """Number, or total softmax weight relative to `top`, of the tokens whose order is at least bound and floor."""
     parts = tl.zeros((BLOCK,), tl.float32)
     counts = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, size, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        logit = tl.load(logits + at, mask=at < size, other=float("-inf"))
+        logit = _logits_at(logits, at, size, barred)
         order = _ordered(logit)
         taken = (order >= bound) & (order >= floor) & (at < size)
         if COUNT:
@@ -330,13 +337,16 @@ def _weight_at_least(logits, size, bound, floor, top, temperature, BLOCK: tl.con
 
 
 @triton.jit
-def _threshold(logits, size, floor, highest, wanted, top, temperature, BLOCK: tl.constexpr, COUNT: tl.constexpr):
+def _threshold(
+    logits, size, barred, floor, highest, wanted, top, temperature, BLOCK: tl.constexpr, COUNT: tl.constexpr
+):  # fmt: skip
     """The highest order at or above which the tokens weigh at least `wanted`, by bisection."""
     low = floor.to(tl.int64)
     high = highest.to(tl.int64)
     while low < high:
         middle = low + (high - low + 1) // 2
-        if _weight_at_least(logits, size, middle.to(tl.int32), floor, top, temperature, BLOCK, COUNT) >= wanted:
+        weight = _weight_at_least(logits, size, barred, middle.to(tl.int32), floor, top, temperature, BLOCK, COUNT)
+        if weight >= wanted:
             low = middle
         else:
             high = middle - 1
@@ -345,17 +355,20 @@ def _threshold(logits, size, floor, highest, wanted, top, temperature, BLOCK: tl
 
 @triton.jit
 def sample_kernel(
-    logits, temperatures, top_ps, top_ks, seeds, sample_indices, sampled, size, BLOCK: tl.constexpr
+    logits, temperatures, top_ps, top_ks, seeds, sample_indices, min_tokens, sampled, size, eos_token,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sampled[row] from float32 logits (batch, size); see sampling.py for what it computes."""
+    """sampled[row] from float32 logits (batch, size); see sampling.py for what it computes. No end token: -1."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * size
+    index = tl.load(sample_indices + row).to(tl.uint32, bitcast=True)
+    barred = tl.where(index < tl.load(min_tokens + row).to(tl.uint32, bitcast=True), eos_token, -1)
     temperature = tl.load(temperatures + row)
     best = tl.full((), float("-inf"), tl.float32)
     token = tl.full((), 0, tl.int32)
     for start in range(0, size, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        logit = tl.load(logits + at, mask=at < size, other=float("-inf"))
+        logit = _logits_at(logits, at, size, barred)
         value, place = tl.max(logit, 0, return_indices=True)
         token = tl.where(value > best, start + place, token)
         best = tl.maximum(best, value)
@@ -365,18 +378,20 @@ def sample_kernel(
         floor = tl.full((), -2147483648, tl.int32)
         top_k = tl.load(top_ks + row)
         if (top_k > 0) & (top_k < size):
-            floor = _threshold(logits, size, floor, highest, top_k.to(tl.float32), top, temperature, BLOCK, True)
+            floor = _threshold(
+                logits, size, barred, floor, highest, top_k.to(tl.float32), top, temperature, BLOCK, True
+            )
         top_p = tl.load(top_ps + row)
         if top_p < 1:
-            wanted = top_p * _weight_at_least(logits, size, floor, floor, top, temperature, BLOCK, False)
-            floor = _threshold(logits, size, floor, highest, wanted, top, temperature, BLOCK, False)
+            wanted = top_p * _weight_at_least(logits, size, barred, floor, floor, top, temperature, BLOCK, False)
+            floor = _threshold(logits, size, barred, floor, highest, wanted, top, temperature, BLOCK, False)
         low = tl.load(seeds + row).to(tl.uint32, bitcast=True).to(tl.uint64)
-        high = tl.load(sample_indices + row).to(tl.uint32, bitcast=True).to(tl.uint64)
+        high = index.to(tl.uint64)
         key = low | (high << 32)
         best = tl.full((), float("-inf"), tl.float32)
         for start in range(0, size, BLOCK):
             at = start + tl.arange(0, BLOCK)
-            logit = tl.load(logits + at, mask=at < size, other=float("-inf"))
+            logit = _logits_at(logits, at, size, barred)
             zero = at * 0
             word, _, _, _ = tl.philox(key, at, zero, zero, zero)
             # 1 - u loses the digits of a small u, which is what decides: a series there, a logarithm elsewhere.

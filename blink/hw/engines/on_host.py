@@ -20,6 +20,7 @@ from blink.hw.engines.rows import Row, fill
 from blink.hw.engines.torch_engine import TorchEngine
 from blink.hw.native.instance import Instance
 from blink.hw.native.thread import HostGraphs, ThreadScheduler
+from blink.hw.ring import min_tokens_of
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _ENTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -82,7 +83,8 @@ class HostSteps:
         with instance.block.view(int(instance.config["descriptors_offset"][0]) + stride * slot, stride) as view:
             asked = unpack_descriptor(view)
         return Row(
-            tokens.tolist(), context, blocks.tolist(), had, asked.temperature, asked.top_p, asked.top_k, asked.seed
+            tokens.tolist(), context, blocks.tolist(), had, asked.temperature, asked.top_p, asked.top_k, asked.seed,
+            min_tokens_of(int(instance.words("eos_offset", 4 * slot, 1)[0])),
         )  # fmt: skip
 
     def _complete(self, sequence: int) -> None:

@@ -69,7 +69,7 @@ class PlainDecoder:
     def step(self, shape: GraphShape) -> None:
         """Run one step of the shape over the buffers; the last operation writes `sampled`."""
         batch = shape.batch
-        sample(self.logits(shape), self.buffers, batch)
+        sample(self.logits(shape), self.buffers, batch, self.spec.eos_token)
 
     def logits(self, shape: GraphShape) -> Tensor:
         """Float32 logits (batch, vocabulary) of each row's last token; keys and values are stored."""

@@ -16,7 +16,7 @@ class Row:
     """One sequence of a step. `tokens`: its whole prompt, or in a decode the token that was sampled last.
 
     `context_tokens` are in the KV cache before the step, in `blocks`; `sample_index` counts the tokens that the
-    request already has.
+    request already has; while they are fewer than `min_tokens`, the end token is not drawn.
     """
 
     tokens: Sequence[int]
@@ -27,6 +27,7 @@ class Row:
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    min_tokens: int = 0
 
 
 def fill(engine: TorchEngine, shape: GraphShape, rows: Sequence[Row]) -> None:
@@ -51,6 +52,7 @@ def fill(engine: TorchEngine, shape: GraphShape, rows: Sequence[Row]) -> None:
     put("top_k", [row.top_k for row in rows])
     put("seed", [_signed(row.seed) for row in rows])
     put("sample_index", [row.sample_index for row in rows])
+    put("min_tokens", [row.min_tokens for row in rows])
 
 
 def _signed(word: int) -> int:

@@ -1,5 +1,6 @@
 """Sampling in plain PyTorch: the reference of the kernel, and what an engine on a CPU runs.
 
+A row that has fewer tokens than its `min_tokens` cannot draw the end token, whose logit becomes minus infinity first.
 Temperature 0 takes the highest logit, the lowest token among equals. Otherwise logits are divided by the temperature;
 top-k keeps the k highest; top-p keeps, of those, the most probable ones that together reach p of their probability.
 Tokens that tie with the last kept one are kept too, so the result does not depend on an order of sorting. Of the kept
@@ -22,9 +23,13 @@ from blink.hw.engines.philox import LOW, MULTIPLIERS, ROUNDS, WEYL
 Tensor = Any
 
 
-def sample(logits: Tensor, buffers: StepTensors, batch: int) -> None:
-    """Write `sampled` for `batch` rows of float32 logits (batch, vocabulary)."""
+def sample(logits: Tensor, buffers: StepTensors, batch: int, eos_token: int | None = None) -> None:
+    """Write `sampled` for `batch` rows of float32 logits (batch, vocabulary). `eos_token` None: the model has none."""
     torch = need_torch()
+    if eos_token is not None:
+        short = (buffers.sample_index[:batch].long() & LOW) < (buffers.min_tokens[:batch].long() & LOW)
+        ends = torch.arange(logits.shape[-1], device=logits.device) == eos_token
+        logits = logits.masked_fill(short[:, None] & ends, float("-inf"))
     temperature = buffers.temperature[:batch, None]
     drawn = temperature > 0
     top = logits.max(-1, keepdim=True).values

@@ -98,7 +98,7 @@ class TensorRTDecoder:
         if not context.execute_async_v3(self.torch.cuda.current_stream().cuda_stream):
             raise RuntimeError(f"TensorRT refused to run a step of {shape}")
         self._store(shape, keys, values)
-        self._sample(self.kernels, logits, self.buffers, shape.batch)
+        self._sample(self.kernels, logits, self.buffers, shape.batch, self.spec.eos_token)
 
     def _prepared(self, shape: GraphShape) -> tuple[Any, Any, tuple[Tensor, Tensor, Tensor]]:
         """(engine, execution context, outputs) of a shape, its addresses set."""

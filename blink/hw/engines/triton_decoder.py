@@ -18,13 +18,15 @@ CHUNK = 128
 """KV positions of one program of decode attention: small enough that one long sequence fills a GPU."""
 BLOCK_CHUNKS, ATTENTION_N, PREFILL_M, GROUP_MIN = 16, 32, 64, 16
 GATED_BLOCK, SAMPLE_BLOCK, SAMPLE_WARPS = 1024, 4096, 8
+NO_TOKEN = -1
 
 
-def launch_sampling(kernels: Any, logits: Tensor, buffers: StepTensors, batch: int) -> None:
+def launch_sampling(kernels: Any, logits: Tensor, buffers: StepTensors, batch: int, eos_token: int | None) -> None:
     """Write `sampled` for `batch` rows of float32 logits (batch, vocabulary) on the current stream."""
     kernels.sample_kernel[(batch,)](
         logits, buffers.temperature, buffers.top_p, buffers.top_k, buffers.seed, buffers.sample_index,
-        buffers.sampled, logits.shape[-1], BLOCK=SAMPLE_BLOCK, num_warps=SAMPLE_WARPS,
+        buffers.min_tokens, buffers.sampled, logits.shape[-1], NO_TOKEN if eos_token is None else eos_token,
+        BLOCK=SAMPLE_BLOCK, num_warps=SAMPLE_WARPS,
     )  # fmt: skip
 
 
@@ -84,7 +86,7 @@ class TritonDecoder:
 
     def step(self, shape: GraphShape) -> None:
         """Run one step of the shape over the buffers; the last kernel writes `sampled`."""
-        launch_sampling(self.kernels, self.logits(shape), self.buffers, shape.batch)
+        launch_sampling(self.kernels, self.logits(shape), self.buffers, shape.batch, self.spec.eos_token)
 
     def logits(self, shape: GraphShape) -> Tensor:
         """Float32 logits (batch, vocabulary) of each row's last token; keys and values are stored."""

@@ -180,5 +180,5 @@ class Instance:
         return out
 
     def set_eos(self, slot: int, eos_at: int) -> None:
-        """From which token on EOS ends the slot's next request (the stub's text ends there); before its submission."""
+        """See Ring."""
         self.library.set_eos(self.base, slot, min(eos_at, (1 << 32) - 1))

@@ -180,6 +180,7 @@ struct Pending {
 };
 static_assert(sizeof(Pending) == 24, "Pending has padding");
 
+constexpr uint32_t kEosIgnored = 1u << 31;
 constexpr uint32_t kWaitingCapacity = 2 * kSlots;  // the queue drifts upwards; it is moved down when it meets the end
 
 // The parts of the block by type.
@@ -211,8 +212,14 @@ class Block {
   BLINK_PURE Input &input() const { return *at<Input>(config().input_rows_offset); }
   BLINK_PURE uint32_t *input_rows() const { return reinterpret_cast<uint32_t *>(&input() + 1); }
   BLINK_PURE uint32_t *sampled() const { return at<uint32_t>(config().sampled_offset); }
-  // The token count from which on EOS ends the slot's request; the frontend writes it before a submission. 0: any.
+  // The token, from 1, that is the first of the slot's request that may be EOS; the frontend writes the word before a
+  // submission. 0: any. With kEosIgnored EOS ends nothing, for no count is that high.
   BLINK_PURE uint32_t eos_from(uint32_t slot) const { return at<uint32_t>(config().eos_offset)[slot]; }
+  // Tokens that the slot's request must have before EOS may be drawn.
+  BLINK_PURE uint32_t min_tokens(uint32_t slot) const {
+    const uint32_t first = eos_from(slot) & ~kEosIgnored;
+    return first ? first - 1 : 0;
+  }
   BLINK_PURE Record *trace() const { return at<Record>(config().trace_offset); }
   BLINK_PURE Report &report() const { return *at<Report>(config().report_offset); }
   BLINK_PURE uint32_t *report_claimed() const { return reinterpret_cast<uint32_t *>(&report() + 1); }

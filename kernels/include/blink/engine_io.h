@@ -17,11 +17,12 @@ struct EngineIo {
   uint32_t *top_k;          // (batch)
   uint32_t *seed;           // (batch)
   uint32_t *sample_index;   // (batch): tokens that the request has already
+  uint32_t *min_tokens;     // (batch): EOS is not drawn while sample_index is below
   uint32_t *sampled;        // (batch): the engine's answer
   uint32_t blocks_per_sequence_max;
   uint32_t scratch_block;  // of the block tables of padding rows
 };
-static_assert(sizeof(EngineIo) == 88, "the host builds this structure, too");
+static_assert(sizeof(EngineIo) == 96, "the host builds this structure, too");
 
 }  // namespace blink
 

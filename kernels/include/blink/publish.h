@@ -14,7 +14,7 @@ BLINK_DEVICE void note_end(const Context<P> &c, uint32_t position, uint32_t stat
 }
 
 // The status that a sampled token brings. EOS before the token that the frontend named for the slot is a token like any
-// other: its client ignores EOS, or wants a longer text.
+// other: its client ignores EOS. (One that wants a longer text gets none: the engine's sampler holds it back.)
 template <class P>
 BLINK_DEVICE uint32_t status_of(const Context<P> &c, uint32_t slot, const Live &live, uint32_t token) {
   const uint32_t eos_token = c.block.config().eos_token, count = live.token_count + 1;
