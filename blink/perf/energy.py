@@ -19,16 +19,15 @@ from blink.common.profile import Constant, constant, load_profile, typed_values
 from blink.common.results import RunResult
 from blink.common.units import NS_PER_S
 from blink.perf.dpu import DpuProfile
-from blink.perf.fleet import FleetProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.host.profile import HostProfile
 from blink.perf.host.scenario import interference_of
+from blink.perf.placement import KINDS_WITHOUT_HOST, Placement
 from blink.perf.shape import ModelShape
 
 SECONDS_PER_HOUR = 3600
 JOULES_PER_KWH = 3_600_000
 KINDS_WITH_DPU = ("blink", "cpu-resident")
-KINDS_WITHOUT_HOST = ("blink",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +155,7 @@ class Part:
     paid_ns: int
 
 
-def fleet_account(scenario: Scenario, fleet: FleetProfile, parts: Sequence[Part], duration_ns: int) -> dict[str, float]:
+def fleet_account(scenario: Scenario, parts: Sequence[Part], duration_ns: int) -> dict[str, float]:
     """The same of a fleet: its replicas share hosts, each of which draws what a server draws beside its GPUs.
 
     Other jobs run on every host as the scenario has them. Replicas that were paid for during a part of the run count
@@ -181,9 +180,10 @@ def fleet_account(scenario: Scenario, fleet: FleetProfile, parts: Sequence[Part]
         for part, one in zip(parts, used, strict=True)
     )
     replicas = paid_ns / duration_ns
-    hosts = fleet.hosts(max(1, math.ceil(replicas - 1e-9)), gpus)
+    placement, count = Placement.of(scenario), max(1, math.ceil(replicas - 1e-9))
+    hosts = placement.hosts(count)
     own_ns = sum(part.result.counters.get("host_cpu_ns", 0) for part in parts)
-    cpu = _cpu_share(scenario, own_ns / duration_ns / hosts)
+    cpu = _cpu_share(scenario, own_ns / duration_ns / hosts, placement.engines(0, count))
     with_dpu = kind in KINDS_WITH_DPU
     cpu_w = hosts * power.cpu_w(cpu)
     dpu_w = replicas * DpuProfile.load(scenario.dpu.profile).power_w if with_dpu else 0.0
@@ -216,10 +216,10 @@ def _cpu(scenario: Scenario, result: RunResult) -> float:
     return _cpu_share(scenario, result.counters.get("host_cpu_ns", 0) / result.duration_ns)
 
 
-def _cpu_share(scenario: Scenario, own_threads: float) -> float:
-    """How busy a host is with the other jobs and so many threads of engines."""
+def _cpu_share(scenario: Scenario, own_threads: float, engines: int = 1) -> float:
+    """How busy a host is with the other jobs beside so many engines, and so many threads of these."""
     threads = HostProfile.load(scenario.host.profile).thread_count
-    others = min(interference_of(scenario).total("cpu_share"), threads)
+    others = min(interference_of(scenario, engines).total("cpu_share"), threads)
     return min(1.0, (others + own_threads) / threads)
 
 

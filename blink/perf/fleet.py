@@ -34,9 +34,3 @@ class FleetProfile:
         return (
             self.start_ns + round(weight_bytes / self.load_bytes_per_s * NS_PER_S) + graph_count * self.graph_capture_ns
         )
-
-    def hosts(self, replicas: int, gpus_per_replica: int) -> int:
-        """Hosts of that many replicas. A replica that fits one host is not split; a larger one takes whole hosts."""
-        if gpus_per_replica > self.gpus_per_host:
-            return replicas * -(-gpus_per_replica // self.gpus_per_host)
-        return -(-replicas // (self.gpus_per_host // gpus_per_replica))

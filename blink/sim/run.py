@@ -106,10 +106,11 @@ class Model:
         env: Clock | None = None,
         ends: Ends | None = None,
         received: bool = False,
+        engines: int = 1,
     ) -> None:
         """`env` and `ends`: of a fleet, in which others keep the time and send the requests, by `receive`.
 
-        `received`: other replicas send it keys and values of prompts.
+        `received`: other replicas send it keys and values of prompts. `engines` of its kind stand on its host.
         """
         self._scenario, self._plant, self._rows, self._refusals, self._rec = scenario, plant, rows, refusals, recorder
         self._env = self.env = env = env or Clock()
@@ -121,7 +122,7 @@ class Model:
         self._to_gpu = to_gpu
         phase = int(generator(scenario.seed, Stream.PHASE).integers(plant.gpu.scan_ns))
         ring = self.ring = Ring.in_memory(boot_id=scenario.seed)
-        overheads, limits = overheads_of(scenario, plant)
+        overheads, limits = overheads_of(scenario, plant, engines)
         settings = GpuSettings(
             limits,
             plant.prefill_table,
@@ -268,14 +269,17 @@ class Model:
         return {"host_cpu_ns": duration_ns} if self._scenario.system.kind == "cpu-resident" else {}
 
 
-def overheads_of(scenario: Scenario, plant: Plant) -> tuple[StepOverheads, policy.Limits]:
-    """Where the scheduler runs. A host thread launches as often as it likes: it has no window to renew."""
+def overheads_of(scenario: Scenario, plant: Plant, engines: int = 1) -> tuple[StepOverheads, policy.Limits]:
+    """Where the scheduler runs. A host thread launches as often as it likes: it has no window to renew.
+
+    `engines` of its kind stand on its host, this one too.
+    """
     system = scenario.system
     if not isinstance(system, CpuResidentSystem):
         return DeviceOverheads(served_gpu(plant.gpu, scenario)), plant.limits
     profile = served(HostEngineProfile.load(system.profile), scenario)
     rng = generator(scenario.seed, Stream.CPU_SCHEDULER)
-    overheads = HostOverheads(profile, host_conditions(scenario, victim_threads=1), rng)
+    overheads = HostOverheads(profile, host_conditions(scenario, 1, engines), rng)
     return overheads, replace(plant.limits, window=_NO_WINDOW)
 
 

@@ -91,7 +91,7 @@ def conditions(
     Without interference and mitigations every inflation is exactly 1 and the only stalls are the system's noise.
     Raises InputError for reserved cores or cache ways that the host does not have.
     """
-    _check(host, mitigations, victim_threads, reserved_cores)
+    _check(host, mitigations, victim_threads, reserved_cores, 1 + interference.neighbours)
     characters = load_operations() if operations is None else operations
     cores = core_share(host, interference, mitigations, victim_threads, reserved_cores)
     idle = core_share(host, Interference(), Mitigations(), victim_threads, reserved_cores)
@@ -120,13 +120,18 @@ def _counters(state: MemoryState, base: MemoryState, cores: CoreShare) -> HostCo
     )
 
 
-def _check(host: HostProfile, mitigations: Mitigations, victim_threads: int, reserved_cores: int) -> None:
+def _check(host: HostProfile, mitigations: Mitigations, victim_threads: int, reserved_cores: int, engines: int) -> None:
     if victim_threads < 1:
         raise InputError(f"host: victim_threads: {victim_threads!r} is not allowed; allowed: at least 1")
     if not 0 <= reserved_cores <= host.thread_count:
         raise InputError(
             f"host.reserved_cores = {reserved_cores}: must be between 0 and {host.thread_count}, "
             f"the hardware threads of {host.name}"
+        )
+    if engines * reserved_cores > host.thread_count:
+        raise InputError(
+            f"host.reserved_cores = {reserved_cores}: {engines} engines on a host keep {engines * reserved_cores} "
+            f"hardware threads, and {host.name} has {host.thread_count}"
         )
     ways = mitigations.cat_ways
     if ways is not None and not 1 <= ways <= host.llc_ways:

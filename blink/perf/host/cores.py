@@ -69,7 +69,9 @@ def core_share(
         available=owned * (1.0 - busy) / (1.0 + rivals),
         reserved=reserved_cores,
         busy_threads=min(victim_threads, owned),
-        oversubscription=victim_threads / owned + (0.0 if reserved_cores else interference.total("cpu_share") / owned),
+        oversubscription=(
+            victim_threads / owned + (0.0 if reserved_cores else _others(interference, victim_threads) / owned)
+        ),
         competitors=rivals,
         imbalance=imbalance,
         placement_ns=0 if mitigations.pinning else host.placement_ns,
@@ -94,20 +96,27 @@ def _competitors(host: HostProfile, interference: Interference, victim_threads: 
     if reserved_cores:
         return 0.0
     free = max(0, host.thread_count - victim_threads)
-    return host.crowding * max(0.0, interference.total("cpu_share") - free) / host.thread_count
+    return host.crowding * max(0.0, _others(interference, victim_threads) - free) / host.thread_count
+
+
+def _others(interference: Interference, victim_threads: int) -> float:
+    """Runnable user threads beside the engine's: of the other jobs, and of neighbours as many as its own of each."""
+    return interference.total("cpu_share") + interference.neighbours * victim_threads
 
 
 def _kernel_busy(host: HostProfile, interference: Interference, mitigations: Mitigations, reserved_cores: int) -> float:
     """Share of a core's time that kernel work of the other jobs takes.
 
     One part runs on every core alike. The rest is queued wherever a core has time left: while other cores idle it
-    stays away, but once the jobs fill all others, the reserved cores are the only ones left.
+    stays away, but once the jobs fill all others, the reserved cores are the only ones left: those of all engines on
+    the host, which share it.
     """
     work = interference.total("kernel_share")
     if not reserved_cores:
         return min(host.kernel_busy_max, work / host.thread_count)
-    idle = max(0.0, host.thread_count - reserved_cores - interference.total("cpu_share"))
+    kept = reserved_cores * (1 + interference.neighbours)
+    idle = max(0.0, host.thread_count - kept - interference.total("cpu_share"))
     roaming = host.roaming_share * (1.0 - host.steered_share * mitigations.dedicated_cores)
     everywhere = 1.0 - host.roaming_share
-    share = work * (everywhere / host.thread_count + roaming / (reserved_cores + idle))
+    share = work * (everywhere / host.thread_count + roaming / (kept + idle))
     return min(host.kernel_busy_max, share)

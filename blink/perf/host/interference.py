@@ -52,11 +52,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """All other jobs. `spread`: evenly over the sockets; `near`: the engine's socket is filled first."""
+    """All that shares the host with the engine.
+
+    `jobs`: other jobs; `spread`: evenly over the sockets; `near`: the engine's socket is filled first. `neighbours`:
+    further engines of the same kind, each with as many busy threads and reserved hardware threads as this one.
+    """
 
     jobs: tuple[Job, ...] = ()
     placement: Placement = "spread"
     measured: tuple[MeasuredWork, ...] = ()
+    neighbours: int = 0
 
     @property
     def threads(self) -> float:

@@ -60,8 +60,9 @@ def memory_state(
     lines_per_ns = accesses * cores.busy_threads * mix.working
     fills_per_ns = _on_socket(host, interference, cores, "memory_bytes_per_s") / LINE_BYTES / NS_PER_S
     jobs_bytes = _on_socket(host, interference, cores, "llc_footprint_bytes")
-    miss = miss_rate(host, mitigations, mix.reused_bytes, lines_per_ns, jobs_bytes, fills_per_ns)
-    utilization = _utilization(host, (lines_per_ns * miss + fills_per_ns) * LINE_BYTES * NS_PER_S)
+    engines = 1.0 + interference.neighbours / host.socket_count
+    miss = miss_rate(host, mitigations, mix.reused_bytes, lines_per_ns, jobs_bytes, fills_per_ns, engines)
+    utilization = _utilization(host, (lines_per_ns * engines * miss + fills_per_ns) * LINE_BYTES * NS_PER_S)
     dram_ns = host.dram_ns + host.dram_service_ns * utilization / (2.0 * (1.0 - utilization))
     return MemoryState(
         instruction_ns={kind: instruction_ns(host, op, factor, miss, dram_ns) for kind, op in operations.items()},
@@ -88,21 +89,23 @@ def miss_rate(
     lines_per_ns: float,
     jobs_bytes: float,
     fills_per_ns: float,
+    engines: float = 1.0,
 ) -> float:
     """LLC miss rate of the engine, which accesses its `reused_bytes` `lines_per_ns` times, beside jobs on its socket.
 
     A shared LRU cache settles where each party holds lines in proportion to the rate at which it fills them, and the
     engine's filling is its accesses times this very miss rate; solved by bisection. What the jobs' footprint leaves
-    over is the engine's in any case.
+    over is the engine's in any case. `engines` on the socket, this one too, are alike: they miss as often, fill as
+    fast, and share in equal parts what they have together.
     """
     private, contested = _partition(host, mitigations)
     floor, reused = host.llc_miss_floor, 1.0 - host.llc_miss_floor
     least = private + max(0.0, contested - jobs_bytes)
 
     def after(miss: float) -> float:
-        filled = lines_per_ns * miss
+        filled = lines_per_ns * engines * miss
         share = filled / (filled + fills_per_ns) if fills_per_ns > 0.0 else 1.0
-        held = max(least, private + contested * share)
+        held = max(least, private + contested * share) / engines
         return floor + reused * max(0.0, 1.0 - held / reused_bytes)
 
     low, high = floor, 1.0
@@ -154,7 +157,8 @@ def _on_socket(host: HostProfile, interference: Interference, cores: CoreShare, 
         return 0.0
     here = threads / host.socket_count
     if interference.placement == "near":
-        room = max(0.0, host.threads_per_socket - cores.reserved)
+        kept = cores.reserved * (1.0 + interference.neighbours / host.socket_count)
+        room = max(0.0, host.threads_per_socket - kept)
         here = max(here, min(threads, room))
     return interference.total(quantity) * here / threads
 

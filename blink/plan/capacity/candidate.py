@@ -13,14 +13,13 @@ from blink.common.errors import InputError
 from blink.perf.dpu import DpuProfile
 from blink.perf.energy import (
     KINDS_WITH_DPU,
-    KINDS_WITHOUT_HOST,
     PowerProfile,
     PriceProfile,
     usd_per_hour,
 )
-from blink.perf.fleet import FleetProfile
 from blink.perf.gpu import GpuProfile
 from blink.perf.host.profile import HostProfile
+from blink.perf.placement import KINDS_WITHOUT_HOST, Placement
 from blink.plan.axes import apply
 from blink.plan.capacity.options import option_axes, with_options
 from blink.plan.capacity.question import Question
@@ -49,12 +48,6 @@ class Candidate:
         """GPUs of one replica."""
         return self.scenario.gpu.gpu_count
 
-    @property
-    def fleet_profile(self) -> FleetProfile:
-        """Hosts and router."""
-        assert self.scenario.fleet is not None
-        return FleetProfile.load(self.scenario.fleet.profile)
-
     def fleet(self, replicas: int, seed: int) -> Scenario:
         """So many replicas of it."""
         assert self.scenario.fleet is not None
@@ -68,7 +61,7 @@ class Candidate:
 
     def hosts(self, replicas: int) -> int:
         """Hosts of so many replicas."""
-        return self.fleet_profile.hosts(replicas, self.gpus)
+        return Placement.of(self.scenario).hosts(replicas)
 
     def reserved_threads(self, replicas: int) -> int:
         """Hardware threads of the hosts that are kept for so many replicas."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from blink.perf.energy import KINDS_WITHOUT_HOST, PriceProfile
+from blink.perf.energy import PriceProfile
+from blink.perf.placement import KINDS_WITHOUT_HOST
 from blink.plan.capacity.candidate import HOURS_A_MONTH, Candidate
 from blink.plan.capacity.search import CapacitySearch, Trial, label
 from blink.plan.comparison import rounded

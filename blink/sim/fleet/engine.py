@@ -17,14 +17,17 @@ from blink.common.results import RunResult
 from blink.common.trace import replica_trace_path
 from blink.perf.admission import Bounds, bounds_of
 from blink.perf.fleet import FleetProfile
+from blink.perf.host.conditions import HostConditions
+from blink.perf.host.scenario import host_conditions
 from blink.perf.link import LinkProfile
+from blink.perf.placement import Placement
 from blink.perf.plant import Plant
 from blink.perf.step import StepModel
 from blink.sim.client import Ends
 from blink.sim.clock import Clock
 from blink.sim.engines.lifecycle import LifecycleRecorder
 from blink.sim.engines.plant import EnginePlant
-from blink.sim.engines.run import EngineModel
+from blink.sim.engines.run import LAYOUTS, EngineModel
 from blink.sim.engines.run import bounds_of as engine_bounds
 from blink.sim.run import Model, recorder_of
 from blink.sim.run_loop import TraceSettings, run_digest
@@ -129,6 +132,8 @@ class EngineMaker:
         self._run = run_digest(scenario, load) if trace_path else ""
         replicas = scenario.fleet.replicas if scenario.fleet else 1
         self._flush_rows = max(FLUSH_ROWS_MIN, FLUSH_ROWS_ALL // replicas)
+        self._placement, self._replicas = Placement.of(scenario), _most(scenario)
+        self._conditions: dict[int, HostConditions] = {}
         self._scenario = _behind_router(scenario, profile)
         system = scenario.system
         self._system = system if isinstance(system, HostDrivenSystem) else None
@@ -158,11 +163,13 @@ class EngineMaker:
         assert self._engine_plant is not None
         return self._engine_plant.captured_count
 
-    def make(self, index: int, ends: Ends, *, received: bool = False) -> Built:
+    def make(self, index: int, ends: Ends, *, place: int = 0, received: bool = False) -> Built:
         """The engine of a replica: the first has the scenario's own random numbers, each other has its own.
 
-        `received`: others send it keys and values of prompts.
+        `place` in the fleet, by which it has a host and neighbours there: as many as there are when the fleet is
+        largest. `received`: others send it keys and values of prompts.
         """
+        engines = self._placement.engines(place, self._replicas)
         scenario = self._scenario.model_copy(update={"seed": replica_seed(self._scenario.seed, index)})
         path, settings = None, None
         if self._trace_path is not None and index < TRACED_MAX:
@@ -171,18 +178,34 @@ class EngineMaker:
         if self._plant is not None:
             recorder = recorder_of(scenario, self._load, path, settings)
             model = Model(
-                scenario, self._plant, [], {}, self._load, recorder, env=self._env, ends=ends, received=received
-            )
+                scenario, self._plant, [], {}, self._load, recorder, env=self._env, ends=ends, received=received,
+                engines=engines,
+            )  # fmt: skip
             return Built(
                 model, lambda partial: model.result([], partial), RingRecording(model, recorder) if recorder else None
             )
         assert self._system is not None
         engine = EngineModel(
-            scenario, self._system, self._load, path, None, env=self._env, ends=ends, plant=self._engine_plant,
-            received=received, trace=settings,
+            scenario, self._system, self._load, path, self._host(engines), env=self._env, ends=ends,
+            plant=self._engine_plant, received=received, trace=settings,
         )  # fmt: skip
         found = engine.recorder
         return Built(engine, engine.result, LifeRecording(self._env, found) if found else None)
+
+    def _host(self, engines: int) -> HostConditions:
+        """The host of a host-driven engine with so many on it."""
+        assert self._system is not None
+        if engines not in self._conditions:
+            threads = LAYOUTS[self._system.kind].busy_threads
+            self._conditions[engines] = host_conditions(self._scenario, threads, engines)
+        return self._conditions[engines]
+
+
+def _most(scenario: Scenario) -> int:
+    """Replicas when there are most of them."""
+    assert scenario.fleet is not None
+    scale = scenario.fleet.autoscale
+    return scale.replicas_max if scale else scenario.fleet.replicas
 
 
 def replica_seed(seed: int, index: int) -> int:

@@ -15,7 +15,7 @@ from blink.common.request import Request, request_table
 from blink.common.results import RunResult, SchedulerCounters, WeightedValues
 from blink.common.units import NS_PER_S
 from blink.perf.energy import Part, fleet_account
-from blink.perf.fleet import FleetProfile
+from blink.perf.placement import Placement
 from blink.perf.step import StepModel
 from blink.sim.fleet.replica import Replica
 
@@ -25,7 +25,6 @@ MAXIMA = ("batch_max", "kv_blocks_max", "kv_blocks_total", "batch_limit", "slots
 
 def gather(
     scenario: Scenario,
-    profile: FleetProfile,
     step: StepModel,
     rows: list[Request],
     replicas: Sequence[Replica],
@@ -52,11 +51,11 @@ def gather(
         replica_ns=sum(paid),
     )
     result.accounts = fleet_account(
-        scenario, profile, [Part(part, paid_ns) for part, paid_ns in zip(parts, paid, strict=True)], end - start
+        scenario, [Part(part, paid_ns) for part, paid_ns in zip(parts, paid, strict=True)], end - start
     )
     result.fleet = {
         "router": scenario.fleet.router if scenario.fleet else None,
-        "hosts": profile.hosts(_at_once(replicas, start, end), scenario.gpu.gpu_count),
+        "hosts": Placement.of(scenario).hosts(_at_once(replicas, start, end)),
         "replicas": [_about(replica, part, ns) for replica, part, ns in zip(replicas, parts, paid, strict=True)],
     }
     return result

@@ -99,7 +99,8 @@ class FleetModel:
         number = len(self.life.replicas)  # a successor has random numbers of its own
 
         def make(replica: Replica) -> Built:
-            return self._maker.make(number, replica, received=self._handover is not None and not self._prefills(index))
+            received = self._handover is not None and not self._prefills(index)
+            return self._maker.make(number, replica, place=index, received=received)
 
         return Replica(self._env, index, make, self._ended)
 
@@ -230,7 +231,7 @@ class FleetModel:
     def result(self, partial: bool) -> RunResult:
         """Columns and counters of all replicas together."""
         gaps = [self._handover.gaps.total()] if self._handover else []
-        result = gather(self._scenario, self._profile, self._maker.step, self._rows, self.life.replicas, partial, gaps)
+        result = gather(self._scenario, self._maker.step, self._rows, self.life.replicas, partial, gaps)
         result.refusals = dict(sorted({**result.refusals, **self._refusals}.items()))
         result.notes = self._notes + result.notes
         result.fleet |= self._events()
