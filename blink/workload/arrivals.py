@@ -2,12 +2,13 @@
 
 Every function takes (rng, count, ...) and returns `count` sorted times. Gaps are rounded to whole nanoseconds one by
 one and then added as integers, so that the sum has no floating-point drift and a longer run begins with the arrivals
-of a shorter one.
+of a shorter one. Times on a curve of rates are rounded each.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -39,6 +40,27 @@ def gamma(rng: np.random.Generator, count: int, rate: float, burstiness: float) 
     if math.fsum(gaps_ns) >= SPAN_NS_MAX:
         raise _too_long(count, rate)
     return _from_gaps(count, gaps_ns.astype(np.int64))
+
+
+def curve(rng: np.random.Generator, count: int, points: Sequence[tuple[float, float]]) -> Column:
+    """Poisson process whose rate follows `points` of (s, requests/s): straight lines between them, then the last rate.
+
+    A unit process, whose gaps are exponential with mean 1, is stretched by the inverse of the integral of the rate.
+    """
+    _check_count(count)
+    times, rates = np.array(points, dtype=np.float64).T
+    spans = np.diff(times)
+    sent = np.concatenate(([0.0], np.cumsum(spans * (rates[:-1] + rates[1:]) / 2)))  # until each point, on average
+    unit = np.concatenate(([0.0], np.cumsum(rng.standard_exponential(max(count - 1, 0)))))[:count]
+    place = np.searchsorted(sent, unit, side="right") - 1
+    slopes = np.concatenate((np.diff(rates) / spans, [0.0]))
+    rest, rate, slope = unit - sent[place], rates[place], slopes[place]
+    # Of rate x t + slope x t^2 / 2 = rest the root that also holds where the slope is 0.
+    after = 2 * rest / (rate + np.sqrt(np.maximum(rate**2 + 2 * slope * rest, 0.0)))
+    arrival_ns = (times[place] + after) * NS_PER_S
+    if count and arrival_ns[-1] >= SPAN_NS_MAX:
+        raise InputError(f"points: {count} requests are spread over more than {SPAN_NS_MAX} ns")
+    return np.rint(arrival_ns).astype(np.int64)
 
 
 def constant(rng: np.random.Generator, count: int, rate: float) -> Column:

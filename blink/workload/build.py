@@ -13,6 +13,7 @@ from blink.common.config.workload import (
     REQUESTS_MAX,
     TOKENS_MAX,
     CapOutput,
+    CurveArrivals,
     FileLengths,
     FixedLengths,
     GammaArrivals,
@@ -157,6 +158,8 @@ def _arrivals(scenario: Scenario, count: int) -> Column:
         return arrivals.poisson(rng, count, kind.rate)
     if isinstance(kind, GammaArrivals):
         return arrivals.gamma(rng, count, kind.rate, kind.burstiness)
+    if isinstance(kind, CurveArrivals):
+        return arrivals.curve(rng, count, kind.points)
     if kind is not None and kind.kind == "constant":
         return arrivals.constant(rng, count, kind.rate)
     if kind is not None and kind.kind == "closed-loop":

@@ -43,7 +43,13 @@ def test_a_number_of_requests_is_that_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "arrivals", [POISSON, {"kind": "gamma", "rate": 50.0, "burstiness": 0.1}, {"kind": "constant", "rate": 50.0}]
+    "arrivals",
+    [
+        POISSON,
+        {"kind": "gamma", "rate": 50.0, "burstiness": 0.1},
+        {"kind": "constant", "rate": 50.0},
+        {"kind": "curve", "points": [[0, 20.0], [3, 90.0]]},
+    ],
 )
 def test_a_duration_keeps_what_is_sent_within_it(arrivals: dict[str, Any]) -> None:
     by_time = build_requests(scenario(duration_s=4, arrivals=arrivals, lengths=FIXED))

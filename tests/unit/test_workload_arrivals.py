@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blink.common.errors import InputError
-from blink.workload.arrivals import all_at_once, closed_loop, constant, gamma, poisson
+from blink.workload.arrivals import all_at_once, closed_loop, constant, curve, gamma, poisson
 
 rates = st.floats(1e-3, 1e5)
 counts = st.integers(0, 300)
@@ -93,3 +93,27 @@ def test_other_refusals_name_the_value() -> None:
         poisson(rng, -1, 1.0)
     with pytest.raises(InputError, match=r"1e-12 requests/s spreads 100 requests"):
         poisson(rng, 100, 1e-12)
+
+
+POINTS = [(0.0, 2.0), (100.0, 2.0), (200.0, 12.0), (260.0, 4.0)]
+
+
+def test_a_curve_has_as_many_requests_in_each_part_as_its_rate_says() -> None:
+    sent = curve(np.random.default_rng(1), 10_000, POINTS) / 1e9
+    assert sent[0] == 0 and np.all(np.diff(sent) >= 0)
+    means = {(0, 100): 200, (100, 200): 700, (150, 200): 475, (200, 260): 480, (260, 1000): 4 * 740}
+    for (begin, end), mean in means.items():
+        found = np.count_nonzero((sent >= begin) & (sent < end))
+        assert abs(found - mean) < 4 * mean**0.5, (begin, end)
+
+
+def test_a_flat_curve_is_the_poisson_process() -> None:
+    flat = curve(np.random.default_rng(2), 5000, [(0.0, 3.0), (50.0, 3.0)])
+    assert np.abs(flat - poisson(np.random.default_rng(2), 5000, 3.0)).max() <= 5000
+
+
+def test_a_longer_draw_of_a_curve_begins_with_the_shorter() -> None:
+    short, long = (curve(np.random.default_rng(3), count, POINTS) for count in (500, 2000))
+    assert short.tolist() == long[:500].tolist()
+    assert curve(np.random.default_rng(3), 0, POINTS).tolist() == []
+    assert curve(np.random.default_rng(3), 1, POINTS).tolist() == [0]

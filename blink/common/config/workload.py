@@ -40,6 +40,25 @@ class ConstantArrivals(Table):
     rate: Float = option(REQUIRED, "Request rate.", "requests/s", gt=0, le=1e6)
 
 
+RatePoint = tuple[Annotated[Float, Field(ge=0, le=1e9)], Annotated[Float, Field(gt=0, le=1e6)]]
+
+
+class CurveArrivals(Table):
+    """A Poisson process whose rate changes with time: clients that do not know of each other, by the time of day."""
+
+    kind: Literal["curve"]
+    points: Annotated[tuple[RatePoint, ...], Field(min_length=2)] = option(
+        REQUIRED, "`[seconds, requests/s]` each, the first at 0; straight lines between them, the last rate after it."
+    )
+
+    @model_validator(mode="after")
+    def _rise(self) -> Self:
+        times = [at_s for at_s, _ in self.points]
+        if times[0] != 0 or times != sorted(set(times)):
+            raise refuse("points", "the seconds must begin at 0 and rise, each once")
+        return self
+
+
 class AllAtOnceArrivals(Table):
     """Every request at time 0."""
 
@@ -60,10 +79,16 @@ class TraceArrivals(Table):
 
 
 Arrivals = Annotated[
-    PoissonArrivals | GammaArrivals | ConstantArrivals | AllAtOnceArrivals | ClosedLoopArrivals | TraceArrivals,
+    PoissonArrivals
+    | GammaArrivals
+    | ConstantArrivals
+    | CurveArrivals
+    | AllAtOnceArrivals
+    | ClosedLoopArrivals
+    | TraceArrivals,
     Field(discriminator="kind"),
 ]
-OPEN_LOOP = ("poisson", "gamma", "constant")
+OPEN_LOOP = ("poisson", "gamma", "constant", "curve")
 
 
 class FixedLengths(Table):
