@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from blink.common.config import Scenario
@@ -169,6 +170,7 @@ def worker_processes(count: int) -> Iterator[tuple[Executor, Callable[[], None]]
 
     An exception inside gives up everything. Processes are there before this returns, out of the reach of Ctrl-C.
     """
+    _track_quietly()
     # A fresh interpreter a worker: a forked one would inherit whatever threads and locks its parent holds just then.
     context = multiprocessing.get_context("spawn")
     # No lock around it: a worker that dies holding one would hang the rest.
@@ -187,6 +189,23 @@ def worker_processes(count: int) -> Iterator[tuple[Executor, Callable[[], None]]
             tell_workers()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _track_quietly() -> None:
+    """Start Python's tracker of semaphores so that it does its work without a word.
+
+    A pool has five with names, which its process unlinks as it ends. One that is killed cannot; the tracker, which
+    outlives it for this, does so in its place, but tells of a leak that is none any more.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, "ignore:resource_tracker:UserWarning")))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
 
 
 def _await(
