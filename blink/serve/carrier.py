@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from blink.common.optional import need
 from blink.serve.app import ARRIVED
+from blink.serve.arrival import arrived_ns, stamp_arrivals
 from blink.serve.writer import Receive, Send
 
 Asgi = Callable[[Any, Receive, Send], Awaitable[None]]
@@ -21,6 +21,7 @@ CARRIERS = ("uvicorn", "granian")
 BACKLOG = 4096
 KEEP_ALIVE_S = 30
 CLOSE_SECONDS_MAX = 2
+READ_BYTES_MAX = 1 << 16
 
 
 class Carrier(Protocol):
@@ -42,12 +43,49 @@ def carrier_of(name: str, app: Asgi, sock: socket.socket) -> Carrier:
     return Uvicorn(app, sock) if name == "uvicorn" else Granian(app, sock)
 
 
-class _Stamping(HttpToolsProtocol):
-    """Notes when the first byte of a request is here: its task begins later, behind whatever the loop has to do."""
+class _Http(HttpToolsProtocol):
+    """Notes when a request arrived: its task begins later, behind whatever the loop has to do."""
+
+    arrived_ns = 0  # what is parsed now
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["state"][ARRIVED] = time.monotonic_ns()
+        self.scope["state"][ARRIVED] = self.arrived_ns
+
+
+class _Stamped(asyncio.BufferedProtocol):
+    """Carries uvicorn's protocol. The loop asks a buffered one for its buffer before it reads: while the kernel still
+    has the bytes, and knows when they came.
+    """
+
+    _buffer = memoryview(bytearray(READ_BYTES_MAX))  # of all connections: each is read and parsed in one go
+
+    def __init__(self, **given: Any) -> None:
+        """As uvicorn makes its protocol."""
+        self._http, self._fd = _Http(**given), -1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._fd = transport.get_extra_info("socket").fileno()
+        self._http.connection_made(cast("asyncio.Transport", transport))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._http.arrived_ns = arrived_ns(self._fd)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._http.data_received(bytes(self._buffer[:nbytes]))
+
+    def eof_received(self) -> None:
+        self._http.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._http.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._http.resume_writing()
 
 
 class _Server(uvicorn.Server):
@@ -62,11 +100,12 @@ class Uvicorn:
     """uvicorn with httptools."""
 
     def __init__(self, app: Asgi, sock: socket.socket) -> None:
+        stamp_arrivals(sock)
         self._sock = sock
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=_Stamping,
+                http=cast("Any", _Stamped),
                 ws="none",
                 lifespan="off",
                 log_level="critical",
@@ -98,7 +137,7 @@ class Granian:
     def __init__(self, app: Asgi, sock: socket.socket) -> None:
         embed = need("granian.server.embed", "--http granian", "granian")
         constants = need("granian.constants", "--http granian", "granian")
-        host, port = sock.getsockname()[:2]
+        self._at = host, port = sock.getsockname()[:2]
         sock.close()
 
         async def target(scope: Any, receive: Receive, send: Send) -> None:
@@ -120,9 +159,18 @@ class Granian:
     async def serve(self) -> None:
         """See Carrier."""
         serving = asyncio.ensure_future(self._server.serve())
-        await asyncio.sleep(0)  # its threads listen once its task has run
+        while not serving.done() and not await self._listens():  # its threads begin when the system lets them
+            await asyncio.sleep(0.001)
         self.started = True
         await serving
+
+    async def _listens(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection(*self._at)
+        except OSError:
+            return False
+        writer.close()
+        return True
 
     def stop(self) -> None:
         """See Carrier."""

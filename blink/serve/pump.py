@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Protocol
 
 from blink.serve.backend import Backend
@@ -20,6 +21,10 @@ _ABSOLUTE = 1
 
 class Flushed(Protocol):
     """A stream that may have news to send."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its client has had something."""
 
     def flush(self) -> None: ...
 
@@ -105,7 +110,7 @@ class Pump:
         try:
             next_ns = self._backend.turn()
             news, self._news = self._news, {}
-            for stream in news:
+            for stream in sorted(news, key=attrgetter("has_begun")):  # first tokens wait for nobody's next ones
                 stream.flush()
         except Exception as error:
             self.stop()

@@ -67,6 +67,11 @@ class Response:
         return self.end_ns >= 0
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its first token has been told."""
+        return self.first_ns >= 0
+
+    @property
     def prompt_tokens(self) -> int:
         """Of all prompts; one that has several choices counts once."""
         return sum(map(len, self._generation.prompts))
@@ -149,7 +154,7 @@ class Response:
         fresh, self._fresh = self._fresh, []
         if self._generation.stream:
             self._send(fresh)
-        now_ns = self._service.now()
+        now_ns = self._service.now()  # uvloop has given the socket what was sent, unless the client is slow
         for index in fresh:
             self._note_tokens(index, now_ns)
         if self._error is not None:
