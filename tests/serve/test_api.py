@@ -127,6 +127,20 @@ def test_a_stop_string_ends_the_text_before_it_and_frees_the_slot(server: Server
     server.wait_idle()
 
 
+def test_a_stop_string_waits_for_min_tokens(server: Server) -> None:
+    body = {"prompt": "Hello", "max_tokens": 60, "ignore_eos": True}
+    whole = server.post("/v1/completions", body)["choices"][0]["text"]
+    stop = whole[10:12]
+    first = whole.index(stop)
+    again = whole.find(stop, first + 1)
+    found = server.post("/v1/completions", {**body, "stop": stop, "min_tokens": first + 1})
+    assert found["choices"][0]["text"] == whole[:first]  # the stop's last character is the first after the minimum
+    late = server.post("/v1/completions", {**body, "stop": stop, "min_tokens": first + 2})
+    assert late["choices"][0]["text"] == (whole if again < 0 else whole[:again])
+    *chunks, _ = server.events("/v1/completions", {**body, "stop": stop, "min_tokens": first + 2})
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == late["choices"][0]["text"]
+
+
 def test_lengths_follow_min_tokens_and_the_seed(server: Server) -> None:
     body = {"prompt": "Hello", "max_tokens": 500}
     natural = server.post("/v1/completions", body)
@@ -134,7 +148,9 @@ def test_lengths_follow_min_tokens_and_the_seed(server: Server) -> None:
     count = natural["usage"]["completion_tokens"]
     assert len(natural["choices"][0]["text"]) == count
     longer = server.post("/v1/completions", {**body, "min_tokens": count + 7})
-    assert longer["usage"]["completion_tokens"] == count + 7
+    assert longer["usage"]["completion_tokens"] == count + 8  # so many before EOS, which counts, too
+    whole = server.post("/v1/completions", {**body, "max_tokens": count + 7, "min_tokens": count + 7})
+    assert (whole["usage"]["completion_tokens"], whole["choices"][0]["finish_reason"]) == (count + 7, "length")
     assert server.post("/v1/completions", {**body, "seed": 5})["choices"] != natural["choices"]
 
 
@@ -154,6 +170,9 @@ def test_lengths_follow_min_tokens_and_the_seed(server: Server) -> None:
         ("/v1/completions", {"prompt": "a", "stop": ["x"] * 50}, 400, "stop"),
         ("/v1/completions", {"prompt": "a", "stop": ""}, 400, "stop"),
         ("/v1/completions", {"prompt": "a", "min_tokens": 20}, 400, "min_tokens"),
+        ("/v1/completions", {"prompt": "a", "min_tokens": -1}, 400, "min_tokens"),
+        ("/v1/completions", {"prompt": "a", "min_tokens": 9, "max_tokens": 8}, 400, "min_tokens"),
+        ("/v1/chat/completions", {"messages": HELLO, "min_tokens": 9, "max_completion_tokens": 8}, 400, "min_tokens"),
         ("/v1/completions", {"prompt": "a" * 7000}, 400, "prompt"),
         ("/v1/completions", {"prompt": "a", "model": "gpt-4"}, 404, "model"),
         ("/v1/chat/completions", {"messages": []}, 400, "messages"),

@@ -54,6 +54,31 @@ def test_a_stop_is_found_and_none_of_it_is_shown(text: str, stops: list[str]) ->
     assert (shown, finder.found) == expected(text, stops)
 
 
+@given(LETTERS, STOPS, st.integers(0, 12), st.integers(1, 5))
+@example("abcabcd", ["bc", "abcd"], 3, 1)
+@example("aaaa", ["aa"], 3, 2)
+def test_a_stop_string_counts_where_it_ends_after_min_tokens(
+    text: str, stops: list[str], min_tokens: int, step: int
+) -> None:
+    choice, shown = Choice(TOKENIZER.stream(), tuple(stops), min_tokens), ""
+    tokens = TOKENIZER.encode(text)
+    for at in range(0, len(tokens), step):
+        shown += choice.push(tokens[at : at + step])
+        if choice.finish_reason:
+            break
+    else:
+        shown += choice.finish("length")
+    ends = [
+        (end, end - len(stop), index)
+        for index, stop in enumerate(stops)
+        for end in range(min_tokens + 1, len(text) + 1)
+        if text[:end].endswith(stop)
+    ]
+    end, at, index = min(ends, default=(len(text), len(text), -1))
+    assert (shown, choice.token_count) == (text[:at], end)
+    assert choice.stop == (None if index < 0 else stops[index])
+
+
 @given(LETTERS, STOPS, st.integers(1, 5))
 def test_a_choice_counts_the_tokens_up_to_the_stop(text: str, stops: list[str], step: int) -> None:
     choice, shown = Choice(TOKENIZER.stream(), tuple(stops)), ""
