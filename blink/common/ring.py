@@ -85,6 +85,14 @@ class Ring:
         """The slot's control word."""
         return self._words[2 * slot]
 
+    def generation(self, slot: int) -> int:
+        """The generation in a slot's control word."""
+        return self.word(slot) >> layout.GENERATION_SHIFT & layout.GENERATION_MASK
+
+    def slot_epoch(self, slot: int) -> int:
+        """The epoch in a slot's control word: of the frontend that submitted it."""
+        return self.word(slot) >> layout.EPOCH_SHIFT & layout.EPOCH_MASK
+
     def state(self, slot: int) -> int:
         """The slot's state."""
         return self._words[2 * slot] & layout.STATE_MASK

@@ -44,7 +44,8 @@ from blink.sim.connection import Connection
 from blink.sim.dpu import Cores, Dpu
 from blink.sim.event_reader import EventReader
 from blink.sim.faults import FaultyTimes, Mortal, ReadTrouble, Script, play
-from blink.sim.gpu import Gpu, GpuSettings
+from blink.sim.gpu import Gpu
+from blink.sim.gpu_settings import GpuSettings
 from blink.sim.overheads import DeviceOverheads
 from blink.sim.run import read_costs
 from blink.sim.topology import Path, topology

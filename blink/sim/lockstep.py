@@ -23,7 +23,8 @@ from blink.frontend.slot_tracker import SlotTracker
 from blink.frontend.submission import Submission, Submitter
 from blink.sim.batch import Live
 from blink.sim.clock import Clock
-from blink.sim.gpu import Gpu, GpuSettings, Process
+from blink.sim.gpu import Gpu, Process
+from blink.sim.gpu_settings import GpuSettings
 from blink.sim.overheads import DeviceOverheads
 from blink.sim.ports import StepTimes
 

@@ -7,7 +7,7 @@ from blink.common.units import GIB, NS_PER_S
 from blink.perf.fabric import FabricProfile
 from blink.perf.serving import DEFAULT_FABRIC
 from blink.perf.step import StepModel
-from blink.sim.gpu import GpuOptions
+from blink.sim.gpu_settings import GpuOptions
 from blink.sim.reuse import Reuse
 from blink.workload.requests import Requests
 

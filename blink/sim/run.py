@@ -35,7 +35,8 @@ from blink.sim.client import Clients, Ends
 from blink.sim.clock import Clock
 from blink.sim.dpu import Cores, Dpu
 from blink.sim.engines.run import simulate_engine
-from blink.sim.gpu import Gpu, GpuSettings
+from blink.sim.gpu import Gpu
+from blink.sim.gpu_settings import GpuSettings
 from blink.sim.options import gpu_options
 from blink.sim.overheads import DeviceOverheads, HostOverheads, StepOverheads
 from blink.sim.run_loop import Progress, TraceSettings, drain, run_digest
