@@ -1,4 +1,4 @@
-"""blink.run and blink.sweep: the page of the docs cell by cell; that they agree with the command line; cheap import."""
+"""blink.run, blink.sweep and blink.plan: the page of the docs cell by cell; the same as the commands; cheap import."""
 
 from __future__ import annotations
 
@@ -54,6 +54,24 @@ def test_a_sweep_is_that_of_the_command(tmp_path: Path) -> None:
     assert [curve.sentence for curve in found.curves] == [
         curve["verdict"]["sentence"] for curve in json.loads((tmp_path / "b" / "sweep.json").read_text())["curves"]
     ]
+
+
+def test_a_plan_is_that_of_the_command(tmp_path: Path) -> None:
+    question = f"""
+name = "one"
+scenario = "{ROOT / "scenarios" / "llama3-8b-h100.toml"}"
+traffic = {{ rate = 4, window_s = 10 }}
+slo = {{ p99_ttft_ms = 500 }}
+search = {{ seeds = 2 }}
+"""
+    (tmp_path / "ask.toml").write_text(question, encoding="utf-8")
+    found = blink.plan(tmp_path / "ask.toml", workers=1, out=tmp_path / "a")
+    assert main(["plan", str(tmp_path / "ask.toml"), "--workers", "1", "--out", str(tmp_path / "b")]) == 0
+    for name in ("plan.json", "question.toml"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert json.loads((tmp_path / "b" / "plan.json").read_text()) == json.loads(json.dumps(found.data))
+    assert isinstance(found.best, blink.Fleet)
+    assert found.best.gpus == 1
 
 
 def test_a_scenario_comes_as_path_data_or_object() -> None:
