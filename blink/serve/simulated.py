@@ -128,7 +128,7 @@ class LiveModel(Model):
     @property
     def kv_blocks_used(self) -> int:
         """KV blocks that are reserved."""
-        return self.gpu._used_blocks
+        return self.gpu._claims.used_blocks
 
 
 class SimulatedBackend:
