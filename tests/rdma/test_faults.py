@@ -44,7 +44,6 @@ SLACK_S = 3.0
 SLOW = scenario_of(limits={"batch_max": 2, "prefill_batch_max": 1, "output_capacity_tokens": 16})
 """Two at a time: most of forty requests wait in the ring."""
 TIME_SCALE = 1.0
-TRIES = 5
 
 
 @pytest.fixture
@@ -269,13 +268,10 @@ def test_a_drill_over_verbs_kills_its_frontend_and_finds_nothing_wrong(
     case = queue_case(Fault(MIDDLE, FaultKind.FRONTEND_CRASH, 1_000_000, moment=moment))
     device = Device(choice())
     try:
-        for _ in range(TRIES):  # on a busy machine all may be over before the moment comes
-            found = native.drill(case, tmp_path, export=partial(VerbsExport, device))
-            assert found.judge() == []
-            if found.counts.get("frontend crash"):
-                break
+        found = native.drill(case, tmp_path, export=partial(VerbsExport, device))
     finally:
         device.close()
+    assert found.judge() == []
     assert found.counts["frontend crash"] >= 1
     assert found.counts["requests failed by a frontend crash"] > 0
     assert found.lives[0].slots == {"free": SLOT_COUNT, "in_use": 0, "recovering": 0}

@@ -22,6 +22,7 @@ class DrillClients:
         self._probes = case.probes
         self._clients = RealClients(rows, case.load, case.patience_ns, None, 1.0)
         self._held: list[Request] = []  # probes that wait until somebody serves
+        self.given_ns = 0  # when a client was last given a token or an answer
 
     @property
     def open_count(self) -> int:
@@ -50,13 +51,15 @@ class DrillClients:
         """Requests whose clients lose patience now."""
         return (request for request in self._clients.hanging_up(now_ns) if request.outcome is Outcome.UNFINISHED)
 
-    def deliver(self, request_id: int, start: int, end: int) -> None:
+    def deliver(self, request_id: int, start: int, end: int, now_ns: int) -> None:
         """Tokens reach a client, unless it has hung up."""
+        self.given_ns = now_ns
         if self.rows[request_id].outcome is not Outcome.CANCELLED:
             self._ledger.deliver(request_id, start, end)
 
     def answer(self, request: Request, outcome: Outcome, now_ns: int) -> None:
         """A request is over for its client."""
+        self.given_ns = now_ns
         request.outcome = outcome
         self._ledger.answer(request)
         self._clients.ended(request, now_ns)

@@ -45,6 +45,12 @@ class DrillFaults:
         """Whether a frontend will die."""
         return any(fault.kind is FaultKind.FRONTEND_CRASH for fault in self._plan)
 
+    @property
+    def crash_is_sure(self) -> bool:
+        """Whether a frontend is to die over a WRITE and will WRITE, as requests are open: later, on a slow machine."""
+        crash = self.crash
+        return crash is not None and crash.moment is Moment.WRITES and bool(self._host.open_requests())
+
     def act(self, ring: DrillRing, now_ns: int) -> None:
         """What is due now begins, what is over ends."""
         while self._plan and self._plan[0].at_ns <= now_ns:

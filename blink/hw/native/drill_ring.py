@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from blink.common.events import NOTHING, Event
-from blink.common.layout import EPOCH_MODULUS, GENERATION_NONE
+from blink.common.layout import EPOCH_MODULUS, GENERATION_NONE, STATE_MASK
 from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.trace import Ints
@@ -61,6 +61,11 @@ class DrillRing:
     def is_served(self) -> bool:
         """Whether a frontend serves it and its scheduler lives, as far as this process knows."""
         return self.ready and not self.scheduler_dead and self.last_word is None
+
+    @property
+    def busy_count(self) -> int:
+        """Slots that are not empty, as they are in the ring now."""
+        return int(np.count_nonzero(self.instance.read_status() & np.uint64(STATE_MASK)))
 
     # --- its trace ---
 

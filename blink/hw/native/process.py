@@ -12,7 +12,8 @@ from pathlib import Path
 
 from blink.hw.native.instance import Instance
 
-START_LIMIT_S = 20.0
+START_LIMIT_S = 45.0
+"""For a process that has to load. One that has ended shows at once; on a busy machine under emulation, 20 s are few."""
 SILENCE_LIMIT_NS = 10_000_000_000
 """A heartbeat older than that means that the scheduler hangs: it beats at every boundary and while a graph runs."""
 
@@ -47,9 +48,11 @@ class SchedulerProcess:
         """Return once the heart beats. Raises RuntimeError if it does not begin to."""
         due = time.monotonic() + START_LIMIT_S
         while not self._library.heartbeat_ns(self._instance.base):
-            if self._process.poll() is not None or time.monotonic() > due:
+            code = self._process.poll()
+            if code is not None or time.monotonic() > due:
                 self.kill()
-                raise RuntimeError("the scheduler's process did not start")
+                how = f"no heartbeat within {START_LIMIT_S:g} s" if code is None else f"exit code {code}"
+                raise RuntimeError(f"the scheduler's process did not start ({how})")
             time.sleep(0.001)
 
     def fault(self) -> str | None:
