@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -144,6 +145,27 @@ def test_what_does_not_come_back_is_given_up_after_the_bound() -> None:
         fake.channel.read_now(fake.region, 0, 8)
     with pytest.raises(NoCompletionError):  # and for ever after
         fake.channel.write(fake.region, 0, b"x")
+    fake.close()
+
+
+def test_a_pause_of_this_process_is_not_taken_for_the_adapters_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held up for a minute after each look, and what it waits for has come at the third."""
+    fake, looks, reap, began = Fake(held=True), list[int](), Channel.reap, time.monotonic()
+    answered_at = 3
+
+    def held_up(channel: Channel) -> None:
+        looks.append(answered_at)
+        if len(looks) == answered_at:
+            fake.world.serve()
+        reap(channel)
+
+    monkeypatch.setattr(Channel, "reap", held_up)
+    monkeypatch.setattr(time, "monotonic", lambda: began + 60 * len(looks))
+    assert fake.channel.read_now(fake.region, 0, 8) == bytes(8)
+    answered_at = 100
+    with pytest.raises(NoCompletionError):
+        fake.channel.read_now(fake.region, 0, 8)
+    assert len(looks) < 10
     fake.close()
 
 

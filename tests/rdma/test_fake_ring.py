@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,7 +18,7 @@ from blink.hw.native.library import load_library
 from blink.hw.verbs import attach, binding, device, loop
 from blink.hw.verbs.attach import Attachment, Door
 from blink.hw.verbs.device import Device
-from blink.hw.verbs.failure import ConnectionFailedError, ControlLostError
+from blink.hw.verbs.failure import ConnectionFailedError, ControlLostError, NoCompletionError
 from blink.hw.verbs.frames import FrameSocket
 from blink.hw.verbs.hello import Identity
 from blink.hw.verbs.host import HostBlock, RingHost
@@ -121,6 +122,50 @@ def test_a_frontend_that_lives_keeps_the_ring_and_one_that_does_not_answer_loses
         first.channel.read_now(first.region("header"), 0, 8)
     first.close()
     second.close()
+
+
+def test_a_frontend_keeps_the_ring_though_the_rings_side_is_held_up(
+    host: RingHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks, is held up for a minute, and only then looks for the answer."""
+    first = door(host).open(Device())
+    attached, began, asked = host._attached, time.monotonic(), list[int]()
+    assert attached is not None
+
+    def a_minute_later() -> float:
+        asked.append(1)
+        return began + 60 * len(asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", a_minute_later)
+        assert host._is_alive(attached)
+    first.close()
+
+
+def test_a_frontend_that_is_held_up_does_not_take_that_for_its_peers_silence(
+    host: RingHost, world: FakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = door(host).open(Device())
+    first._over = True
+    first._thread.join()
+    world.held = True
+    began_ns, held_up_s = time.monotonic_ns(), [1]
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic_ns", lambda: began_ns + 10**9 * sum(held_up_s))
+        patched.setattr(time, "monotonic", lambda: began_ns / 1e9 + sum(held_up_s))
+        first._look()  # nothing has come for a second: it READs a word
+        for _ in range(2):
+            held_up_s.append(100)
+            first._look()
+            assert first.channel.failure is None
+        world.serve()
+        first._look()
+        assert first.channel.outstanding == 0
+        for _ in range(10):
+            held_up_s.append(100)
+            first._look()
+        assert isinstance(first.channel.failure, NoCompletionError)  # there is a bound
+    first.close()
 
 
 def test_a_ring_whose_side_is_closed_is_lost_and_not_to_be_had(host: RingHost) -> None:

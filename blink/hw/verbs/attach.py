@@ -19,6 +19,7 @@ from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
 from blink.hw.verbs.hello import HelloError, Identity, NotNowError, RingHello, ring_hello_of
 from blink.hw.verbs.host import machine_id
 from blink.hw.verbs.memory import RemoteRegion
+from blink.hw.verbs.patience import Patience
 
 CONNECT_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 15.0
@@ -66,7 +67,7 @@ class Attachment:
         self._answers: list[Frame] = []
         self._answered = threading.Condition()
         self._asking = threading.Lock()
-        self._looked: tuple[int, float] | None = None
+        self._looked: Patience | None = None
         self._over = False
         self._thread = threading.Thread(target=self._progress, name="blink-verbs-progress", daemon=True)
         self._thread.start()
@@ -100,10 +101,10 @@ class Attachment:
                 self._control.send(frame)
             except FrameError as error:
                 raise ControlLostError(str(frame.get("ask")), str(error)) from None
-            due = time.monotonic() + limit_s
+            patience = Patience(limit_s)
             with self._answered:
                 while not self._answers:
-                    if self._control.closed or time.monotonic() >= due:
+                    if self._control.closed or patience.over():
                         raise ControlLostError(str(frame.get("ask")), f"no answer within {limit_s:g} s")
                     self._answered.wait(0.1)
                 return self._answers.pop(0)
@@ -146,15 +147,15 @@ class Attachment:
             self._answered.notify_all()
 
     def _look(self) -> None:
+        is_last = self._looked is not None and self._looked.over()
         self.channel.reap_if_free()
         silent_s = (time.monotonic_ns() - self.channel.completed_ns) / 1e9
         if silent_s < IDLE_LOOK_S:
             self._looked = None
         elif self._looked is None:
-            number = self.channel.look(self.region("header"))
-            if number is not None:
-                self._looked = number, time.monotonic()
-        elif time.monotonic() - self._looked[1] > COMPLETION_LIMIT_S:
+            if self.channel.look(self.region("header")) is not None:
+                self._looked = Patience(COMPLETION_LIMIT_S)
+        elif is_last:
             self.channel.give_up()
 
     def close(self) -> None:

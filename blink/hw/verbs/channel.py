@@ -11,6 +11,7 @@ from typing import Any
 from blink.hw.verbs.device import Device
 from blink.hw.verbs.failure import ConnectionFailedError, LocalError, NoCompletionError, failure_of
 from blink.hw.verbs.memory import LocalMemory, RemoteRegion
+from blink.hw.verbs.patience import Patience
 from blink.hw.verbs.queue_pair import QueuePair, QueuePairAddress
 from blink.hw.verbs.work import StagingRing, WorkPool
 
@@ -280,12 +281,13 @@ class Channel:
             self._wait_past(self._pool.taken - 1)
 
     def _wait_past(self, number: int) -> None:
-        due = time.monotonic() + self._limit_s
+        patience = Patience(self._limit_s)
         while True:
+            is_last = patience.over()
             self.reap()
             if self._pool.retired > number:
                 return
-            if time.monotonic() > due:
+            if is_last:
                 self.failure = NoCompletionError(self._what, f"nothing came back within {self._limit_s:g} s")
                 raise self.failure
             os.sched_yield()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import select
 import socket
-import time
 from typing import Any
 
 from blink.common.errors import InputError
+from blink.hw.verbs.patience import Patience
 
 Frame = dict[str, Any]
 FRAME_BYTES_MAX = 1 << 16
@@ -85,10 +85,11 @@ class FrameSocket:
 
     def receive(self, wait_s: float) -> Frame:
         """The next frame. Raises FrameError if none comes in time."""
-        due = time.monotonic() + wait_s
+        patience = Patience(wait_s)
         while not self._whole:
-            self._whole += self.arrived(max(0.0, due - time.monotonic()))
-            if not self._whole and time.monotonic() >= due:
+            is_last = patience.over()
+            self._whole += self.arrived(patience.left_s)
+            if not self._whole and is_last:
                 raise FrameError(f"no answer within {wait_s:g} s")
         return self._whole.pop(0)
 

@@ -21,6 +21,7 @@ from blink.hw.verbs.device import Device
 from blink.hw.verbs.frames import Frame, FrameError, FrameSocket
 from blink.hw.verbs.hello import HelloError, Identity, RingHello, disagreement, identity_of, pair_of
 from blink.hw.verbs.memory import Registration, RemoteRegion, register
+from blink.hw.verbs.patience import Patience
 from blink.hw.verbs.queue_pair import QueuePair, QueuePairAddress
 
 HELLO_LIMIT_S = 5.0
@@ -236,9 +237,10 @@ class RingHost:
     def _is_alive(self, attached: _Attached) -> bool:
         try:
             attached.control.send({"ask": "alive"})
-            due = time.monotonic() + ALIVE_LIMIT_S
-            while time.monotonic() < due:
-                for frame in attached.control.arrived(due - time.monotonic()):
+            patience, is_last = Patience(ALIVE_LIMIT_S), False
+            while not is_last:
+                is_last = patience.over()
+                for frame in attached.control.arrived(patience.left_s):
                     if "alive" in frame:
                         return True
                     if "ask" in frame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from blink.common.errors import InputError
 from blink.hw.native.memory import SharedBlock
@@ -11,6 +10,7 @@ from blink.hw.verbs.channel import COMPLETION_LIMIT_S, Channel
 from blink.hw.verbs.device import Device
 from blink.hw.verbs.failure import ConnectionFailedError, NoCompletionError
 from blink.hw.verbs.memory import register
+from blink.hw.verbs.patience import Patience
 
 ORDER_ROUNDS = 64
 _PAYLOAD_BYTES = 65_536
@@ -61,11 +61,12 @@ def check_order(device: Device, rounds: int = ORDER_ROUNDS, limit_s: float = COM
             sender.write(registration.region, 0, payload)
             sender.write(registration.region, _PAYLOAD_BYTES, number.to_bytes(8, "little"))
             sender.post()
-            due = time.monotonic() + limit_s
+            patience, is_last = Patience(limit_s), False
             while bytes(block.view(_PAYLOAD_BYTES, 8)) != number.to_bytes(8, "little"):
-                sender.reap()
-                if time.monotonic() > due:
+                if is_last:
                     raise NoCompletionError("WRITE", f"nothing arrived within {limit_s:g} s")
+                is_last = patience.over()
+                sender.reap()
             if bytes(block.view(0, _PAYLOAD_BYTES)) != payload:
                 raise InputError(f"--device {device.name}: a WRITE overtook the one before it: T1 is not safe over it")
             sender.flush()
