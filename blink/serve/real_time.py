@@ -17,7 +17,7 @@ class RealTime:
     boundary, and is seen at the next.
     """
 
-    noticed_ns: int = constant("ns")  # from a client's sending to the server's notice of it
+    noticed_ns: int = constant("ns")  # from a client's sending to the arrival that the server counts
     told_ns: int = constant("ns")  # from the alarm to a chunk at the client
     early_ns: int = constant("ns")
     early_share: float = constant("ratio", 0, 1)
