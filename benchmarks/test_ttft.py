@@ -82,7 +82,8 @@ def test_ttft_of_the_metrics_against_the_clients(
     ring = ("--ring", str(tmp_path / "ring")) if "native" in options else ()
     with running(*options, *ring, "--http", carrier, "--log-json", "--log-requests") as server:
         found = benchmark.pedantic(lambda: {name: compared(server, *load) for name, load in LOADS.items()}, rounds=1)
-    benchmark.extra_info.update(items=sum(width * bursts for width, bursts, _, _ in LOADS.values()), **found)
+    items = sum(width * bursts for width, bursts, _, _ in LOADS.values())
+    benchmark.extra_info.update(items=items, unit="requests", **found)
 
 
 def compared(server: Server, width: int, bursts: int, tokens: int, gap_ns: int) -> dict[str, object]:
