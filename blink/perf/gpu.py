@@ -34,8 +34,10 @@ class GpuProfile:
 
     # The clock under load (blink.perf.throttle); 0: it does not fall.
     throttle_time_ns: int = constant("ns", default=0)
-    throttle_compute: float = constant("ratio", 0, 1, default=0.0)
-    throttle_memory: float = constant("ratio", 0, 1, default=0.0)
+    throttle_compute: float = constant("ratio", 0, 100, default=0.0)
+    throttle_memory: float = constant("ratio", 0, 100, default=0.0)
+    throttle_exponent: float = constant("exponent", 1, default=1.0)
+    padding_saving: float = constant("ratio", 0, 1, default=0.0)
 
     # The scheduler's loop around a graph.
     trivial_node_ns: int = constant("ns")

@@ -146,8 +146,12 @@ class StepModel:
         return found
 
     def prefill_busy(self, batch: int, sequence: int) -> float:
-        """Share of a captured prefill in which the GPU multiplies at the attainable rate, tiles included."""
-        return min(1.0, self.prefill_breakdown(batch, sequence).gemm_flops_ns / self.prefill_ns(batch, sequence))
+        """Share of the GPU's peak rate at which a captured prefill multiplies, tiles included."""
+        return min(1.0, self.prefill_peak_ns(batch, sequence) / self.prefill_ns(batch, sequence))
+
+    def prefill_peak_ns(self, batch: int, sequence: int) -> float:
+        """What the products of a captured prefill would take at the GPU's peak rate, whatever share is attainable."""
+        return self.prefill_breakdown(batch, sequence).gemm_flops_ns * self.gpu.flops_efficiency
 
     def padding_worth(self, sequence: int) -> int:
         """Tokens of padding that cost as much as a second prefill graph, for two sequences of `sequence` tokens.

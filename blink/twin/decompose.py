@@ -158,7 +158,8 @@ def _steps(steps: StepTable, scenario: Scenario, plant: Plant) -> list[Steps]:
             took = throttle.decode_ns(launched, took) if throttle else took
         else:
             took = plant.step.prefill_ns(batch, sequence)
-            took = throttle.prefill_ns(launched, took, batch, sequence) if throttle else took
+            tokens = int(steps.prompt_tokens[row])
+            took = throttle.prefill_ns(launched, took, batch, sequence, tokens) if throttle else took
         busy = int(steps.boundary_ns[row]) >= 0 and int(steps.kv_tokens[row]) > 0
         expected = around.before_ns(number, live) + around.after_ns(number, live)
         if around.late_ns:

@@ -41,7 +41,7 @@ def test_the_recorded_run_passes(twin: Path, capsys: pytest.CaptureFixture[str])
     assert cli.main(["validate", str(REAL), str(twin)]) == 0
     said = capsys.readouterr().out
     assert "conformance: 2 of 2 traces conform" in said
-    assert "policy: all 25,710 rows of the scheduler in measured are those of the twin" in said
+    assert "policy: all 65,862 rows of the scheduler in measured are those of the twin" in said
     assert "within tolerance" in said
 
 
@@ -63,7 +63,7 @@ def test_another_bandwidth_is_the_step_models_fault(tmp_path: Path, capsys: pyte
     capsys.readouterr()
     assert cli.main(["validate", str(REAL), str(sim)]) == 1
     said = capsys.readouterr().out
-    assert "step model: time of 2072 decode steps" in said
+    assert "step model: time of 4706 decode steps" in said
     assert said.rstrip().endswith("the step model errs")
 
 

@@ -60,7 +60,8 @@ def test_shapes_held_out_are_predicted(fitted: Calibration) -> None:
 
 
 def test_the_clock_falls_under_load_and_comes_back(fitted: Calibration) -> None:
-    assert 0.05 < fitted.cold.compute < 0.4
+    assert 0.01 < fitted.cold.compute * 0.25**fitted.cold.exponent < 0.1
+    assert 1 <= fitted.cold.exponent <= 3
     assert 0.01 < fitted.cold.memory < fitted.cold.compute
     assert 20e6 < fitted.cold.time_ns < 200e6
 
@@ -112,7 +113,7 @@ def test_measurements_of_another_form_are_refused(tmp_path: Path) -> None:
 
 # --- what a fit recovers ---
 
-COMPUTE, MEMORY, TIME_NS, KV_NS = 0.15, 0.05, 60e6, 35.0
+COMPUTE, MEMORY, EXPONENT, PADDING, TIME_NS, KV_NS = 0.3, 0.15, 1.5, 0.06, 60e6, 35.0
 BASE_NS = {1: 5e6, 8: 5.2e6, 32: 5.6e6}
 PREFILL_NS = {(1, 256): 7e6, (2, 512): 23e6, (4, 512): 46e6}
 
@@ -121,21 +122,23 @@ def made_up_steps(seed: int) -> StepTable:
     """A run whose clock falls as blink.perf.throttle says, with a little noise."""
     rng, level, now, rows = np.random.default_rng(seed), 0.0, 0.0, []
     for number in range(900):
-        if number % 6 == 0:
+        if number % (6 if number < 450 else 20) == 0:
             batch, sequence = list(PREFILL_NS)[int(rng.integers(3))]
             busy, cold, kind, kv = 0.8, PREFILL_NS[batch, sequence], GraphKind.PREFILL, 100
         else:
             batch, sequence, busy, kind = [*BASE_NS][int(rng.integers(3))], 1024, 0.0, GraphKind.DECODE
             kv = int(rng.integers(batch * 50, batch * 600))
             cold = BASE_NS[batch] + KV_NS * kv
+        tokens = int(rng.integers(batch * sequence // 2, batch * sequence)) if busy else 0
+        cold *= 1 - PADDING * (1 - tokens / (batch * sequence)) if busy else 1
         took = cold
         for _ in range(6):
             kept = np.exp(-took / TIME_NS)
             mean = busy + (level - busy) * (1 - kept) * TIME_NS / took
-            took = cold * (1 + (COMPUTE if busy else MEMORY) * mean)
+            took = cold * (1 + (COMPUTE if busy else MEMORY) * mean**EXPONENT)
         level = busy + (level - busy) * np.exp(-took / TIME_NS)
         took *= 1 + 0.0005 * rng.standard_normal()
-        rows.append((number, int(kind), batch, sequence, batch, kv, 0, now, now + took))
+        rows.append((number, int(kind), batch, sequence, batch, kv, tokens, now, now + took))
         now += took + 10_000
         level *= np.exp(-10_000 / TIME_NS)
     table = np.array(rows)
@@ -154,6 +157,8 @@ def test_a_made_up_clock_and_made_up_steps_are_found_again() -> None:
     found = fit_cold_steps(runs, lambda batch, sequence: busy[batch, sequence])
     assert found.compute == pytest.approx(COMPUTE, rel=0.15)
     assert found.memory == pytest.approx(MEMORY, rel=0.15)
+    assert found.exponent == pytest.approx(EXPONENT, rel=0.15)
+    assert found.padding == pytest.approx(PADDING, rel=0.15)
     assert found.time_ns == pytest.approx(TIME_NS, rel=0.15)
     assert found.kv_token_ns == pytest.approx(KV_NS, rel=0.02)
     for step in found.steps:

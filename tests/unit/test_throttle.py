@@ -32,7 +32,7 @@ def test_a_gpu_that_idled_is_as_fast_as_its_profile() -> None:
 def test_prefills_in_a_row_take_longer_and_longer_up_to_a_bound() -> None:
     clock, now, durations = throttle(), 0, []
     for _ in range(60):
-        durations.append(clock.prefill_ns(now, 20_000_000, 1, 512))
+        durations.append(clock.prefill_ns(now, 20_000_000, 1, 512, 512))
         now += durations[-1]
     assert all(one <= other for one, other in pairwise(durations))
     assert durations[0] > 20_000_000
@@ -41,11 +41,29 @@ def test_prefills_in_a_row_take_longer_and_longer_up_to_a_bound() -> None:
 
 def test_a_decode_step_feels_less_of_it_and_forgets() -> None:
     clock = throttle()
-    end = clock.prefill_ns(0, 100_000_000, 4, 1024)
+    end = clock.prefill_ns(0, 100_000_000, 4, 1024, 4096)
     soon, later = clock.decode_ns(end, 6_000_000), clock.decode_ns(end + 500_000_000, 6_000_000)
     assert 6_000_000 < soon < 6_000_000 * 1.05
     assert later == pytest.approx(6_000_000, abs=50)
     assert clock.decode_ns(end, 6_000_000) == soon  # asking changes nothing
+
+
+def test_above_an_exponent_of_1_little_computing_costs_next_to_nothing() -> None:
+    """Twice the level, four times the fall."""
+    falls = []
+    for busy in (0.3, 0.6):
+        clock, now = Throttle(50e6, 0.2, 0.1, lambda batch, sequence, busy=busy: busy, 2.0), 0  # type: ignore[misc]
+        for _ in range(60):
+            now += clock.prefill_ns(now, 20_000_000, 1, 512, 512)
+        falls.append(clock.decode_ns(now, 100_000) / 100_000 - 1)
+    assert falls[0] == pytest.approx(0.1 * 0.3**2, rel=0.02)
+    assert falls[1] == pytest.approx(4 * falls[0], rel=0.02)
+
+
+def test_padding_saves_time() -> None:
+    clock = Throttle(50e6, 0.0, 0.0, lambda batch, sequence: 0.5, 1.0, 0.08)
+    assert clock.prefill_ns(0, 10_000_000, 2, 512, 1024) == 10_000_000
+    assert clock.prefill_ns(0, 10_000_000, 2, 512, 768) == pytest.approx(10_000_000 * (1 - 0.08 / 4), abs=1)
 
 
 def test_a_profile_without_these_constants_has_no_throttle() -> None:

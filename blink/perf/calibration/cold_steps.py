@@ -1,8 +1,8 @@
 """From the steps of a measured programme: how far the GPU's clock falls, and what each shape takes on one that idled.
 
-A step's duration is that of its shape on a GPU that has idled, times what the clock has fallen by
-(blink.perf.throttle). Prefills count only while the GPU computes for less than half of its time: beyond that, where a
-load does not keep it, the clock falls faster than in proportion. Decode steps have a base a captured batch, one slope
+A step's duration is that of its shape on a GPU that has idled, times what the clock has fallen by, less what padding
+saves (blink.perf.throttle). Prefills count only up to a level that a load keeps: beyond it the clock falls faster
+still. Decode steps have a base a captured batch, one slope
 for all KV tokens, and a curve beside that line, since attention works in whole chunks of a sequence. Medians
 throughout, so that a step that something else disturbed does not count.
 """
@@ -23,11 +23,16 @@ from blink.perf.search import Constants, fit_constants
 
 Floats = NDArray[np.float64]
 Busy = Callable[[int, int], float]
-"""Nanoseconds in which a prefill of (batch, sequence) multiplies at the attainable rate."""
-START = {"time_ms": 70.0, "compute": 0.2, "memory": 0.06}
-BOUNDS = {"time_ms": (10.0, 1000.0), "compute": (0.001, 1.0), "memory": (0.0005, 1.0)}
+"""Nanoseconds of the products of a prefill of (batch, sequence) at the GPU's peak rate."""
+START = {"time_ms": 60.0, "compute": 0.05, "memory": 0.025, "exponent": 1.5, "padding": 0.05}
+BOUNDS = {
+    "time_ms": (10.0, 1000.0), "compute": (0.0001, 0.25), "memory": (0.0001, 0.25), "exponent": (1.0, 3.0),
+    "padding": (0.001, 0.5),
+}  # fmt: skip
+LEVEL = 0.25
+"""The level at which `compute` and `memory` are sought, so that the exponent hardly changes them."""
 STEPS = (0.3, 0.15, 0.05)
-LEVEL_MAX = 0.5
+LEVEL_MAX = 0.4
 KNOTS, KNOT_SAMPLES = 8, 8
 _TRIMMED = 4.0  # median deviations beyond which a decode step takes no part in a line
 _MEDIAN_ERROR = 1.2533  # standard deviation of a median over that of a mean, of normal samples
@@ -56,6 +61,8 @@ class ColdFit:
     time_ns: int
     compute: float
     memory: float
+    exponent: float
+    padding: float
     kv_token_ns: float
     steps: tuple[ColdStep, ...]
     left_prefill: float
@@ -69,13 +76,18 @@ def fit_cold_steps(runs: Sequence[StepTable], busy_ns: Busy, like: ColdFit | Non
     """
     data = _Data(runs, busy_ns)
     if like:
-        best = {"time_ms": like.time_ns / 1e6, "compute": like.compute, "memory": like.memory}
+        at_level = LEVEL**like.exponent
+        best = {
+            "time_ms": like.time_ns / 1e6, "compute": like.compute * at_level, "memory": like.memory * at_level,
+            "exponent": like.exponent, "padding": like.padding,
+        }  # fmt: skip
     else:
         best = fit_constants(START, BOUNDS, data.loss, STEPS)
     steps, kv_token_ns, left = data.solve(best, like.kv_token_ns if like else None)
-    prefill = data.is_prefill & data.used
+    prefill, at_level = data.is_prefill & data.used, LEVEL ** best["exponent"]
     return ColdFit(
-        round(best["time_ms"] * 1e6), round(best["compute"], 4), round(best["memory"], 4), kv_token_ns, tuple(steps),
+        round(best["time_ms"] * 1e6), round(best["compute"] / at_level, 4), round(best["memory"] / at_level, 4),
+        round(best["exponent"], 4), round(best["padding"], 4), kv_token_ns, tuple(steps),
         _rms(left[prefill]), _rms(left[~data.is_prefill]),
     )  # fmt: skip
 
@@ -93,6 +105,8 @@ class _Data:
         self.sequence = np.concatenate([run.sequence for run in runs])
         self.kv_tokens = np.concatenate([run.kv_tokens for run in runs]).astype(np.float64)
         self.graph_ns = np.concatenate([run.graph_ns for run in runs]).astype(np.float64)
+        prompts = np.concatenate([run.prompt_tokens for run in runs])
+        self._padding = np.where(self.is_prefill, 1.0 - prompts / (self.batch * np.maximum(1, self.sequence)), 0.0)
         self._starts = np.concatenate([run.launched_ns for run in runs]).tolist()
         self._ends = np.concatenate([run.done_ns for run in runs]).tolist()
         first = np.concatenate([np.arange(len(run)) == 0 for run in runs])
@@ -125,8 +139,11 @@ class _Data:
     def solve(self, constants: Constants, slope: float | None = None) -> tuple[list[ColdStep], float, Floats]:
         """For these constants: every shape, the slope of KV tokens, and the relative error of each step."""
         levels = self.levels(constants["time_ms"] * 1e6)
-        factor = 1.0 + np.where(self.is_prefill, constants["compute"], constants["memory"]) * levels
-        cold = self.graph_ns / factor
+        slower = (
+            np.where(self.is_prefill, constants["compute"], constants["memory"])
+            * (levels / LEVEL) ** constants["exponent"]
+        )
+        cold = self.graph_ns / ((1.0 + slower) * (1.0 - constants["padding"] * self._padding))
         slope = self._slope(cold) if slope is None else slope
         flat = cold - slope * np.where(self.is_prefill, 0.0, self.kv_tokens)
         left, steps = np.zeros(len(cold)), []

@@ -57,15 +57,11 @@ def calibrate(found: Measurements, gpu_base: str, engine_name: str, shape: Model
     """Fit all profiles. `gpu_base` and `engine_name` are shipped profiles that the constants are refined from."""
     gpu, engine = GpuProfile.load(gpu_base), EngineProfile.load(engine_name)
     flat = StepModel(shape, gpu, engine=engine)
-
-    def busy_ns(batch: int, sequence: int) -> float:
-        return flat.prefill_breakdown(batch, sequence).gemm_flops_ns
-
-    cold = fit_cold_steps(found.steps["gpu"], busy_ns)
+    cold = fit_cold_steps(found.steps["gpu"], flat.prefill_peak_ns)
     held_out = holdout_of(cold)
     fitted, constants = fit_roofline(cold, shape, gpu, engine, held_out)
     model = StepModel(shape, fitted, DTYPE_BYTES, engine=engine)
-    cold_host = fit_cold_steps(found.steps["host"], busy_ns, like=cold)
+    cold_host = fit_cold_steps(found.steps["host"], flat.prefill_peak_ns, like=cold)
     work, cores, busy = found.about["host_work"], found.about["cores"]["others"], found.about["busy"]
     frontend = {name: values for name, values in found.frontend.items() if name != "live"}
     return Calibration(
@@ -155,6 +151,8 @@ def _gpu(found: Calibration) -> str:
         _line(found, "throttle_time_ns", cold.time_ns, "ns", left, tokens),
         _line(found, "throttle_compute", cold.compute, "ratio", left, tokens),
         _line(found, "throttle_memory", cold.memory, "ratio", left, tokens),
+        _line(found, "throttle_exponent", cold.exponent, "exponent", left, tokens),
+        _line(found, "padding_saving", cold.padding, "ratio", left, tokens),
         _line(found, "launch_ns", loop.launch.value, "ns", _plus(loop.launch, "boundary to launch"), batch),
         _line(found, "completion_ns", 0, "ns", "within a graph's duration, from launch to seen", batch),
         _line(found, "publish_ns", loop.publish.value, "ns", _plus(loop.publish, "seen to stored"), batch),

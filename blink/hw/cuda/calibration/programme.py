@@ -1,12 +1,15 @@
 """The programme: what is measured of a machine, in under five minutes of GPU time, and in which order.
 
 Staircases make every batch size over several KV lengths; bursts of prompts make every captured prefill, some of them
-padded, with decode steps between them so that the GPU is as warm as when it serves. Both run through the real
-scheduler. A served probe shows what the frontend costs.
+padded, with decode steps between them so that the GPU is as warm as when it serves. A mixture of requests of any
+length, of which now few and now many run together, shows both kinds of steps as a load has them: between one another,
+with sequences of different lengths, at every level of the GPU's clock. All run through the real scheduler. A served
+probe shows what the frontend costs.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -43,17 +46,24 @@ from blink.workload.build import build_load
 Say = Callable[[str], None]
 FRONTEND_CORES = 2
 BURSTS_A_SESSION = 40
+MIXED_SWINGS, MIXED_PAIRS, MIXED_RANGE = 2, 0.15, 64
+"""Of the mixture: times that it goes from few to many and back, share of prompts that come in pairs, longest over
+shortest."""
 REST_TOKENS = 8
 """Output of a prompt of a burst: so many decode steps lie between two bursts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """How much is measured. `stairs`: prompt lengths as shares of the longest; `repeats` of each captured prefill."""
+    """How much is measured. `stairs`: prompt lengths as shares of the longest; `repeats` of each captured prefill;
+    `mixed`: requests of the mixture.
+    """
 
     stairs: tuple[float, ...] = (1 / 64, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
     steps_each: int = 3
     repeats: int = 6
+    mixed: int = 700
+    mixed_on_host: int = 350
     busy: int = 32
     busy_rounds: int = 3
     host_probes: int = 8
@@ -99,14 +109,14 @@ def measure(
     about = _about(kernels, engine, scenario, programme)
     try:
         os.sched_setaffinity(0, mine)
-        steps["gpu"] = list(_runs(on_gpu, engine, scenario, programme, say))
+        steps["gpu"] = list(_runs(on_gpu, engine, scenario, programme, programme.mixed, say))
         frontend = _frontend(on_gpu, engine, scenario, programme, say)
         times |= _paths(kernels, programme, say)
         times |= _tokens(tokenizer)
         about["host_work"] = {
             str(count): list(_host_work(programme, count, others, say)) for count in (0, programme.busy)
         }
-        steps["host"] = list(_runs(on_host, engine, scenario, programme, say))
+        steps["host"] = list(_runs(on_host, engine, scenario, programme, programme.mixed_on_host, say))
         steps["host-busy"] = []
         for _ in range(programme.busy_rounds):  # where the system puts processes is drawn anew with each set of them
             with busy_processes(programme.busy, others):
@@ -126,7 +136,9 @@ def _about(kernels: Kernels, engine: Engine, scenario: Scenario, programme: Prog
     }  # fmt: skip
 
 
-def _runs(system: System, engine: Engine, scenario: Scenario, programme: Programme, say: Say) -> Iterator[StepTable]:
+def _runs(
+    system: System, engine: Engine, scenario: Scenario, programme: Programme, mixed: int, say: Say
+) -> Iterator[StepTable]:
     yield from _stairs(system, engine, programme, programme.stairs, say)
     bursts = list(_bursts(engine, scenario, programme))
     background = Burst(((64, scenario.limits.output_capacity_tokens - 8),), 0)
@@ -134,6 +146,35 @@ def _runs(system: System, engine: Engine, scenario: Scenario, programme: Program
         say(f"{system.name}: prefills {first} to {first + BURSTS_A_SESSION} of {len(bursts)}")
         part = bursts[first : first + BURSTS_A_SESSION]
         yield run_session(system, [background, *part], engine.vocabulary_count)[0]
+    say(f"{system.name}: a mixture of {mixed} requests")
+    prefills, decodes = engine.tables[GraphKind.PREFILL], engine.tables[GraphKind.DECODE]
+    prompt_max, output_max = prefills.sequences[-1], scenario.limits.output_capacity_tokens
+    prompts = _spread(mixed, prompt_max, programme.seed + 1)
+    outputs = _spread(mixed, min(output_max, decodes.sequences[-1] - prompt_max), programme.seed + 2)
+    mixture = mixed_bursts(prompts, outputs, decodes.batches[-1], np.random.default_rng(programme.seed + 3))
+    yield run_session(system, list(mixture), engine.vocabulary_count)[0]
+
+
+def mixed_bursts(prompts: I64, outputs: I64, batch_max: int, rng: np.random.Generator) -> Iterator[Burst]:
+    """Requests of these lengths, mostly one by one; how many run together swings between 1 and `batch_max`.
+
+    The swings, MIXED_SWINGS of them, take every number for about as long.
+    """
+    count = len(prompts)
+    made = 0
+    while made < count:
+        phase = made * 2 * MIXED_SWINGS / count % 2  # 0 to 1 and back; more together also means that more come and go
+        together = max(1, round(batch_max * math.sqrt(min(phase, 2 - phase))))
+        some = slice(made, min(count, made + (2 if rng.random() < MIXED_PAIRS else 1)))
+        yield Burst(tuple(zip(prompts[some].tolist(), outputs[some].tolist(), strict=True)), together - 1)
+        made = some.stop
+
+
+def _spread(count: int, longest: int, seed: int) -> I64:
+    """Lengths that are spread evenly over their logarithms."""
+    lowest, rng = max(1, longest // MIXED_RANGE), np.random.default_rng(seed)
+    lengths: I64 = np.exp(rng.uniform(math.log(lowest), math.log(longest), count)).astype(np.int64)
+    return lengths
 
 
 def _stairs(
