@@ -55,7 +55,7 @@ class Planner:
         duration_ns = self._times.prefill_ns(shape.batch, shape.sequence) + self._context_ns(lives, pieces)
         before_ns = overheads.before_ns(step, count)
         if throttle:
-            duration_ns = throttle.prefill_ns(now_ns + before_ns, duration_ns, shape.batch, shape.sequence)
+            duration_ns = throttle.prefill_ns(now_ns + before_ns, duration_ns, shape.batch, shape.sequence, sum(pieces))
         done_ns = now_ns + before_ns + duration_ns
         if overheads.late_ns:
             done_ns += overheads.late_ns(done_ns)
