@@ -56,6 +56,17 @@ def smollm2_prompts(count: int) -> list[list[int]]:
     return prompts_of(smollm2.load().encode("\n".join(page.read_text("utf-8") for page in pages)), count)
 
 
+def smollm2_question() -> list[int]:
+    """A conversation that SmolLM2 answers in a sentence and then ends; skips where the model is missing."""
+    try:
+        smollm2_file()
+    except InputError as problem:
+        pytest.skip(str(problem))
+    from blink.frontend.tokenizer import smollm2
+
+    return smollm2.load().chat([{"role": "user", "content": "What is the capital of France?"}])
+
+
 def kept_distribution(logits: Floats, temperature: float, top_p: float, top_k: int) -> Floats:
     """Probability of each token after temperature, top-k and top-p, by sorting."""
     order = np.argsort(-logits, kind="stable")

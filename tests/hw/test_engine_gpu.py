@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from blink.common.model_files import SMOLLM2
-from tests.hw.engine_help import chi_square_bound, kept_distribution, need_gpu, prompts_of, smollm2_prompts
+from tests.hw.engine_help import (
+    chi_square_bound,
+    kept_distribution,
+    need_gpu,
+    prompts_of,
+    smollm2_prompts,
+    smollm2_question,
+)
 
 pytestmark = pytest.mark.gpu
 torch = need_gpu()
@@ -131,6 +138,63 @@ def test_tokens_do_not_depend_on_the_batch(
     engine: TorchEngine, texts: list[list[int]], options: dict[str, Any]
 ) -> None:
     assert mixed(engine, texts, **options) == alone(engine, texts, **options)
+
+
+def test_eos_is_not_drawn_before_min_tokens(engine: TorchEngine) -> None:
+    """After the question EOS would come from a decode, after the question and its answer from the prefill."""
+    eos, question = engine.eos_token, smollm2_question()
+    plain = Job(question, LIMIT)
+    HostBatcher(engine, 1).serve([plain])
+    answer = plain.tokens[:-1]
+    assert (plain.tokens[-1], len(answer) < 20) == (eos, True)
+    jobs = [
+        Job(prompt, LIMIT, min_tokens=at + more, arrives=index)
+        for prompt, at in ((question, len(answer)), (question + answer, 0))
+        for index, more in enumerate((0, 1, 2, 12, LIMIT - len(answer)))
+    ]
+    HostBatcher(engine).serve(jobs)
+    for job in jobs:
+        assert eos not in job.tokens[: job.min_tokens]
+        assert len(job.tokens) >= job.min_tokens
+        assert job.tokens[-1] == eos or len(job.tokens) == LIMIT
+    assert jobs[0].tokens == plain.tokens
+    assert jobs[5].tokens == [eos]
+    assert all(job.tokens[: len(answer)] == answer for job in jobs[:5])
+    print("answers with a minimum of", [(job.min_tokens, len(job.tokens)) for job in jobs])
+
+    sampled = {"temperature": 1.0, "top_p": 0.95}
+    free, kept = (
+        [Job(question + answer, LIMIT, **sampled, seed=seed, min_tokens=least) for seed in range(32)]
+        for least in (0, 9)
+    )
+    HostBatcher(engine).serve([*free, *kept])
+    ended = sum(job.tokens == [eos] for job in free)
+    print(f"{ended} of {len(free)} sampled answers end at once without a minimum")
+    assert ended > len(free) / 2
+    assert all(eos not in job.tokens[:9] and len(job.tokens) >= 9 for job in kept)
+
+
+def test_the_kernel_bars_eos_as_the_reference_does_in_a_real_vocabulary() -> None:
+    from blink.hw.engines import kernels
+    from blink.hw.engines.buffers import StepTensors
+    from blink.hw.engines.sampling import sample
+    from blink.hw.engines.triton_decoder import launch_sampling
+
+    rows, eos = 64, 2
+    logits = zipf_logits(49152).expand(rows, -1).clone()
+    logits[:, eos] = 40.0
+    steps = StepTensors.allocate("cuda", rows, rows, 1, 0)
+    at = torch.arange(rows, device="cuda", dtype=torch.int32)
+    for name, value in {
+        "temperature": at % 4 * 0.5, "top_p": 1 - at % 3 * 0.2, "top_k": at % 5 * 20, "seed": at,
+        "sample_index": at % 8, "min_tokens": at % 7,
+    }.items():  # fmt: skip
+        getattr(steps, name).copy_(value)
+    launch_sampling(kernels, logits, steps, rows, eos)
+    found = steps.sampled.tolist()
+    sample(logits, steps, rows, eos)
+    assert found == steps.sampled.tolist()
+    assert [token == eos for token in found] == [index % 8 >= index % 7 for index in range(rows)]
 
 
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "cublas"])

@@ -110,6 +110,33 @@ def test_the_end_token_ends_an_answer_unless_it_is_ignored(server: Server) -> No
     assert all(more["choices"][0]["message"]["content"].startswith(said) for more in (longer, ignored))
 
 
+def test_the_end_token_is_not_drawn_before_min_tokens(server: Server) -> None:
+    asked = {"messages": QUESTION, "max_tokens": 24, "temperature": 0}
+    plain = server.post("/v1/chat/completions", asked)
+    count, said = plain["usage"]["completion_tokens"], plain["choices"][0]["message"]["content"]
+    for more in (0, 1, 24 - count):
+        least = count + more
+        longer = server.post("/v1/chat/completions", {**asked, "min_tokens": least})
+        text, used = longer["choices"][0]["message"]["content"], longer["usage"]["completion_tokens"]
+        assert text.startswith(said)
+        assert used > least or (used, longer["choices"][0]["finish_reason"]) == (24, "length")
+        # The text has no end token in it, nor what it would begin: each of its tokens is text.
+        written = server.post("/tokenize", {"prompt": text, "add_special_tokens": False})["count"]
+        assert written == used - (longer["choices"][0]["finish_reason"] == "stop")
+
+    prompt = server.post("/tokenize", {"messages": QUESTION})["tokens"]
+    prompt += server.post("/tokenize", {"prompt": said, "add_special_tokens": False})["tokens"]
+    for sampling in ({"temperature": 0}, {"temperature": 0.7, "top_p": 0.9, "seed": 5}):
+        body = {"prompt": prompt, "max_tokens": 8, **sampling}  # the end token is what the prefill would give
+        plain = server.post("/v1/completions", body)
+        assert (plain["choices"][0]["text"], plain["usage"]["completion_tokens"]) == ("", 1)
+        longer = server.post("/v1/completions", {**body, "min_tokens": 5})
+        assert longer["usage"]["completion_tokens"] > 5
+        assert longer["choices"][0]["text"]
+        whole = server.post("/v1/completions", {**body, "min_tokens": 8, "ignore_eos": True})
+        assert (whole["usage"]["completion_tokens"], whole["choices"][0]["finish_reason"]) == (8, "length")
+
+
 def test_sampling_is_what_the_request_asks_for(server: Server) -> None:
     def text(**changes: Any) -> str:
         body = {"prompt": "Once upon a time", "max_tokens": 5, "ignore_eos": True, "temperature": 1.0, **changes}
