@@ -109,7 +109,7 @@ class CudaRing:
         return self._port.read_tokens(offset, count)
 
     def set_eos(self, slot: int, eos_at: int) -> None:
-        """From which token on EOS ends the slot's next request; the stub's text ends there."""
+        """See Ring."""
         self._port.set_eos(slot, eos_at)
 
     # --- structures ---
