@@ -11,6 +11,7 @@ import pytest
 
 from blink.cli import main
 from blink.common.states import SlotState
+from blink.report.html.page import table
 from blink.report.html.ring_chart import mean_levels, occupancy
 from blink.report.html.waterfall import waterfalls
 from blink.report.rundir import read_run
@@ -145,6 +146,12 @@ def test_the_waterfall_adds_up_to_the_request(run: Path) -> None:
         row = int(np.flatnonzero(requests["request_id"] == int(one.more[4 : one.more.index(":")]))[0])
         assert sum(value for _, value in one.parts) == requests["ttft_ns"][row]
         assert sum(value for _, value in one.parts) + one.decode_ns == requests["e2e_ns"][row]
+
+
+def test_a_table_that_folds_has_the_heading_in_every_cell_that_has_one() -> None:
+    html = table(("", "a < b", "why not"), [["x", "1", ""]], words=(0, 2), folds=True)
+    assert '<td class="words">x</td><td data-label="a &lt; b">1</td><td class="words" data-label="why not"></td>' in html
+    assert "data-label" not in table(("", "a"), [["x", "1"]])
 
 
 def test_slots_are_counted_by_state() -> None:

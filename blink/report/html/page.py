@@ -67,17 +67,27 @@ def tiles(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (), over: Sequence[int] = ()
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    words: Sequence[int] = (),
+    over: Sequence[int] = (),
+    folds: bool = False,
 ) -> str:
-    """A table of cells that are HTML already; columns in `words` hold text, rows in `over` are dimmed."""
+    """A table of cells that are HTML already; columns in `words` hold text, rows in `over` are dimmed.
+
+    One that `folds` has too many columns for a phone: there each row is a card, its cells below their headings.
+    """
     mark = [' class="words"' if index in words else "" for index in range(len(headings))]
+    named = [f' data-label="{escape(text)}"' if folds and text else "" for text in headings]
     head = "".join(f"<th{cls}>{escape(text)}</th>" for text, cls in zip(headings, mark, strict=True))
     lines = []
     for index, row in enumerate(rows):
-        cells = "".join(f"<td{cls}>{cell}</td>" for cell, cls in zip(row, mark, strict=True))
+        cells = "".join(f"<td{cls}{name}>{cell}</td>" for cell, cls, name in zip(row, mark, named, strict=True))
         dimmed = ' class="over"' if index in over else ""
         lines.append(f"<tr{dimmed}>{cells}</tr>")
-    return f'<div class="wide"><table><tr>{head}</tr>{"".join(lines)}</table></div>'
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f'<div class="wide{" folds" if folds else ""}"><table>{body}</table></div>'
 
 
 def charts(figures: Iterable[str]) -> str:

@@ -17,7 +17,6 @@ from blink.report.plot import BLUE, GREEN, INK, MUTED, named
 
 Data = dict[str, Any]
 HOURS = 24
-WIDE = (10.0, 2.2)
 HOW = (
     "Bounds hold without simulating: a request takes at least its own prefill and its own decode steps, and a GPU runs "
     "one graph at a time (docs/plan.md). A fleet meets the objectives if it does in every run; margins are of the mean "
@@ -64,7 +63,7 @@ def _found(data: Data) -> list[Section]:
         body += note(f"Why the second lost: {data['runner_up']['sentence']}")
     binds = note(data["binds"]["sentence"])
     if rows := words.relief_rows(data):
-        binds += table(("one replica less, with", "as much", "figure", ""), _escaped(rows), words=(0, 3))
+        binds += table(("one replica less, with", "as much", "figure", ""), _escaped(rows), words=(0, 3), folds=True)
     sections = [
         Section("The cheapest fleet, and the runner-up", body),
         Section("By how much each objective is kept", _objectives(data)),
@@ -73,7 +72,7 @@ def _found(data: Data) -> list[Section]:
         Section("The price of isolation", _isolation(data)),
     ]
     if data["day"]:
-        chart = inline_svg("day", "Replicas by hour of the day", partial(_draw_day, data=data), WIDE)
+        chart = inline_svg("day", "Replicas by hour of the day", partial(_draw_day, data=data))
         sections.append(Section("Over the day", note(data["day"]["sentence"]) + charts([chart])))
     return sections
 
@@ -95,7 +94,7 @@ def _objectives(data: Data) -> str:
                 "outside the interval" if one["sure"] else "inside the interval",
             ]
         )
-    return table(("objective", "mean", "95 %", "each run", "margin", "bound"), _escaped(rows), words=(0, 5))
+    return table(("objective", "mean", "95 %", "each run", "margin", "bound"), _escaped(rows), words=(0, 5), folds=True)
 
 
 def _interval(objective: Data, value: Data) -> str:
@@ -173,7 +172,7 @@ def _draw_day(figure: Any, data: Data) -> None:
     replicas = data["day"]["replicas_by_hour"]
     axes.bar(range(HOURS), replicas, width=0.9, color=GREEN, align="edge")
     axes.axhline(data["best"]["replicas"], color=BLUE, lw=1)
-    named(axes, "Replicas in proportion to the rate; line: the fleet", "hour of the day")
+    named(axes, "Replicas by rate; line: the fleet", "hour of the day")
     axes.set_xlim(0, HOURS)
     axes.yaxis.get_major_locator().set_params(integer=True)
 
@@ -192,20 +191,20 @@ def _isolation(data: Data) -> str:
         for row in data["isolation"]["rows"]
     ]
     headings = ("fleet", "kept threads", "USD/month", "other threads", "worth to other work", "cost", "net")
-    return note(data["isolation"]["sentence"]) + table(headings, _escaped(rows), words=(0,))
+    return note(data["isolation"]["sentence"]) + table(headings, _escaped(rows), words=(0,), folds=True)
 
 
 def _candidates(data: Data) -> Section:
     rows = [words.candidate_row(one) for one in data["candidates"]]
     out = [place for place, one in enumerate(data["candidates"]) if one["state"] != "stands"]
-    return Section("Candidates", table(words.CANDIDATE_COLUMNS, _escaped(rows), words=(0, 1, 5), over=out))
+    return Section("Candidates", table(words.CANDIDATE_COLUMNS, _escaped(rows), words=(0, 1, 5), over=out, folds=True))
 
 
 def _fleets(data: Data, rows: Sequence[Sequence[str]]) -> str:
     columns = [*words.FLEET_COLUMNS, *words.objective_columns(data)]
     if rows and len(rows[0]) > len(columns):
         columns.append("")
-    return table(columns, _escaped(rows), words=(0,))
+    return table(columns, _escaped(rows), words=(0,), folds=True)
 
 
 def _escaped(rows: Sequence[Sequence[str]]) -> list[list[str]]:

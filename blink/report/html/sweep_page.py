@@ -114,7 +114,7 @@ def _loads(data: Data) -> Section | None:
     ratios = [f"over {first}"] if first else []
     headings = ("", "", "saturation /s", *ratios, "serviceable /s", "plateau tok/s", "of it kept at the top")
     said = [f"{curve['label']}: {curve['verdict']['sentence']}" for curve in data["curves"]]
-    return Section("Load before saturation", table(headings, rows) + items(said)) if rows else None
+    return Section("Load before saturation", table(headings, rows, folds=True) + items(said)) if rows else None
 
 
 def _side_by_side(curves: Curves) -> Section | None:
@@ -125,7 +125,7 @@ def _side_by_side(curves: Curves) -> Section | None:
         for point in curve["points"]
     ]
     headings = ("", "", *(heading for _, heading, _ in COLUMNS))
-    return Section("The scenario's load", table(headings, rows)) if rows else None
+    return Section("The scenario's load", table(headings, rows, folds=True)) if rows else None
 
 
 def _cells(point: Data) -> list[str]:
@@ -270,7 +270,7 @@ def _goodput(data: Data) -> Section | None:
             at = "" if one["goodput_max_rate"] is None else f"{one['goodput_max_rate']:g}"
             rows.append([escape(curve["label"]), escape(objective(asked)), rate_within(one), number(best["mean"]), at])
     headings = ("", "objective", f"{data['attainment']:.0%} keep it up to /s", "best goodput /s", "at /s")
-    return Section("Objectives", table(headings, rows, words=(1,)) + note(GOODPUT))
+    return Section("Objectives", table(headings, rows, words=(1,), folds=True) + note(GOODPUT))
 
 
 def _kept(data: Data) -> str:
@@ -281,7 +281,7 @@ def _kept(data: Data) -> str:
             one = curve["points"][0]["goodput"][asked["name"]]
             shown = [_mean(one["attainment"], percent), _mean(one["request_rate"], number)]
             rows.append([escape(curve["label"]), escape(objective(asked)), *shown])
-    return table(("", "objective", "kept by", "goodput /s"), rows, words=(1,))
+    return table(("", "objective", "kept by", "goodput /s"), rows, words=(1,), folds=True)
 
 
 def _points(curves: Curves) -> Section:
