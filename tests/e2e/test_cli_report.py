@@ -150,7 +150,9 @@ def test_the_waterfall_adds_up_to_the_request(run: Path) -> None:
 
 def test_a_table_that_folds_has_the_heading_in_every_cell_that_has_one() -> None:
     html = table(("", "a < b", "why not"), [["x", "1", ""]], words=(0, 2), folds=True)
-    assert '<td class="words">x</td><td data-label="a &lt; b">1</td><td class="words" data-label="why not"></td>' in html
+    assert (
+        '<td class="words">x</td><td data-label="a &lt; b">1</td><td class="words" data-label="why not"></td>' in html
+    )
     assert "data-label" not in table(("", "a"), [["x", "1"]])
 
 
