@@ -65,8 +65,10 @@ class _Stamped(asyncio.BufferedProtocol):
         self._http, self._fd = _Http(**given), -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._fd = transport.get_extra_info("socket").fileno()
-        self._http.connection_made(cast("asyncio.Transport", transport))
+        stream = cast("asyncio.Transport", transport)
+        self._fd = stream.get_extra_info("socket").fileno()
+        stream.set_write_buffer_limits(0)  # what is written leaves at once: uvloop before 0.23 would collect it
+        self._http.connection_made(stream)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         self._http.arrived_ns = arrived_ns(self._fd)

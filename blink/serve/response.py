@@ -154,7 +154,7 @@ class Response:
         fresh, self._fresh = self._fresh, []
         if self._generation.stream:
             self._send(fresh)
-        now_ns = self._service.now()  # uvloop has given the socket what was sent, unless the client is slow
+        now_ns = self._service.now()  # the socket has what was sent, unless the client is slow
         for index in fresh:
             self._note_tokens(index, now_ns)
         if self._error is not None:

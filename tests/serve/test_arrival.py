@@ -7,7 +7,8 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -59,6 +60,21 @@ def _is_stamped(client: socket.socket, end: socket.socket) -> bool:
     return counted_ns < there_ns
 
 
+@asynccontextmanager
+async def carried(app: Any) -> AsyncIterator[socket.socket]:
+    """A client of an application that this loop serves."""
+    listener = listen("127.0.0.1", 0)
+    address = listener.getsockname()
+    carrier = carrier_of("uvicorn", app, listener)
+    serving = asyncio.ensure_future(carrier.serve())
+    while not carrier.started:
+        await asyncio.sleep(0.001)
+    with socket.create_connection(address) as client:
+        yield client
+    carrier.stop()
+    await serving
+
+
 async def arrivals(head: bytes, rest: bytes) -> list[tuple[int, int, int]]:
     """Requests that came to a server in this loop while the loop did something else.
 
@@ -72,13 +88,7 @@ async def arrivals(head: bytes, rest: bytes) -> list[tuple[int, int, int]]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    loop, listener = asyncio.get_running_loop(), listen("127.0.0.1", 0)
-    address = listener.getsockname()
-    carrier = carrier_of("uvicorn", app, listener)
-    serving = asyncio.ensure_future(carrier.serve())
-    while not carrier.started:
-        await asyncio.sleep(0.001)
-    with socket.create_connection(address) as client:
+    async with carried(app) as client:
         for _ in range(3):  # the first is there before its connection is accepted
             sent_ns = time.monotonic_ns()
             client.sendall(head)
@@ -86,9 +96,8 @@ async def arrivals(head: bytes, rest: bytes) -> list[tuple[int, int, int]]:
             time.sleep(BUSY_S)  # the loop is busy
             free_ns = time.monotonic_ns()
             found.append((sent_ns, free_ns, await heard.get()))
-            assert (await loop.run_in_executor(None, client.recv, 1024)).startswith(b"HTTP/1.1 200")
-    carrier.stop()
-    await serving
+            answer = await asyncio.get_running_loop().run_in_executor(None, client.recv, 1024)
+            assert answer.startswith(b"HTTP/1.1 200")
     return found
 
 
@@ -124,3 +133,23 @@ def test_nothing_to_read_no_stamp_or_no_socket_is_now() -> None:
             assert before_ns <= arrived_ns(end.fileno()) <= time.monotonic_ns()
     before_ns = time.monotonic_ns()
     assert before_ns <= arrived_ns(1 << 20) <= time.monotonic_ns()
+
+
+def test_what_is_written_is_at_the_client_before_the_loop_goes_on() -> None:
+    async def main() -> bytes:
+        there: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"first", "more_body": True})
+            text, due = b"", time.monotonic() + LIMIT_S
+            while b"first" not in text and select.select([client], [], [], max(0.0, due - time.monotonic()))[0]:
+                text += client.recv(1024)
+            there.put_nowait(text)
+
+        async with carried(app) as client:
+            client.sendall(REQUEST)
+            return await there.get()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert b"first" in runner.run(main())
