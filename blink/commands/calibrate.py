@@ -138,7 +138,11 @@ def write(found: Measurements, scenario: Scenario, folder: Path) -> None:
     print(f"       rms, {steps.worst_holdout:.2%} at most; under the scheduler on the host: {host.rms_holdout:.2%} rms")
     left = result.cold
     print(f"what is left of single steps: prefill {left.left_prefill:.2%}, decode {left.left_decode:.2%} rms")
-    print(f"beside {found.about['busy']} busy processes: {result.share.competitors:.2f} competitors on a busy core")
+    share = result.share
+    print(
+        f"beside {found.about['busy']} busy processes: {share.competitors:.2f} competitors on a busy thread's core "
+        f"(standard error {share.error:.2f}), for {share.stay_ns / 1e9:.1f} s each; on the scheduler's {share.own:.2f}"
+    )
 
 
 # --- a log ---

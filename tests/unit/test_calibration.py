@@ -208,6 +208,19 @@ def test_gaps_of_a_spinning_thread_are_turns_of_others() -> None:
     assert found.inflation == {"parse": 1.2}
 
 
+def test_competitors_are_counted_of_every_thread_that_never_sleeps() -> None:
+    """Two sets of four processes and the scheduler's thread on two cores; they swap places every other second."""
+    probe = {"seconds": 0.6, "gaps_ns": [[0, 4_000_000]], "stretches_ns": {"parse": [100]}}
+    rng = np.random.default_rng(1)
+    cores = [np.repeat(np.array([rng.permutation([0, 0, 1, 1, 1]) for _ in range(60)]), 20, axis=0) for _ in range(2)]
+    cores[0][:3, -1] = -1  # the scheduler's thread has not begun
+    found = host_share([probe], [probe], [], 4, 2, cores)
+    assert found.competitors == pytest.approx((2 * 1 + 3 * 2) / 5, rel=0.01)
+    assert found.error < 0.01
+    assert found.imbalance == 0.0
+    assert 0.5 < found.stay_ns / 1e9 < 2.5
+
+
 # --- the command ---
 
 

@@ -163,6 +163,18 @@ def test_a_question_is_answered_the_same_in_any_order() -> None:
     assert {t: other.late_ns(t) for t in times} == forward
 
 
+def test_a_thread_starts_where_fewest_run_and_a_run_of_seconds_shows_the_mean() -> None:
+    shares = []
+    for seed in range(20):
+        turns = Turns(1.4, 0.0, SLICE_NS, SLICE_NS, 10**9, np.random.default_rng(seed), first=2)
+        times = range(0, 9 * 10**9, SLICE_NS)
+        mine = np.array([turns.late_ns(t) == 0 for t in times])
+        assert mine[: 900_000_000 // SLICE_NS].mean() == pytest.approx(1 / 3, abs=0.02)
+        shares.append(mine[10**9 // SLICE_NS :].mean())
+    assert np.mean(shares) == pytest.approx(0.6 / 2 + 0.4 / 3, rel=0.02)
+    assert np.std(shares) < 0.03
+
+
 def test_competitors_stay_for_a_placement() -> None:
     """With 1.5 of them on average, whole seconds have one, others two."""
     turns = Turns(1.5, 0.0, SLICE_NS, SLICE_NS, 10**9, np.random.default_rng(4))

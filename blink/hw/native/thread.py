@@ -10,6 +10,8 @@ import time
 from blink.hw.native.instance import Instance
 from blink.hw.native.process import SILENCE_LIMIT_NS, START_LIMIT_S, Stop
 
+SCHEDULER_THREAD = "scheduler"
+"""What the thread is called."""
 _POINTER, _U64, _I64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64
 
 
@@ -44,7 +46,7 @@ class ThreadScheduler:
     def start(self) -> None:
         """Start the thread."""
         self._instance.library.set_stop(self._instance.base, int(Stop.RUN))
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=SCHEDULER_THREAD, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -29,7 +29,6 @@ MEASURED = "measurements.npz"
 POLL_MIN_NS, POLL_MAX_NS = 15_000, 110_000
 """Pauses of the frontend's loop between two looks (blink/hw/native/driver.py: none at first, then naps of 50 us, which
 take about twice as long)."""
-PLACEMENT_NS = 2_000_000_000
 _BANDWIDTH_NONE = 100_000_000_000_000
 
 
@@ -69,8 +68,14 @@ def calibrate(found: Measurements, gpu_base: str, engine_name: str, shape: Model
         cold_host=cold_host, steps=beside(model, cold, held_out), steps_host=beside(model, cold_host, held_out),
         loop=loop_costs(found.steps["gpu"]), loop_host=loop_costs(found.steps["host"]),
         frontend=frontend_costs(frontend, found.frontend["live"]),
-        share=host_share(work[str(busy)], work["0"], found.steps["host-busy"], busy, cores), times=found.times,
+        share=host_share(work[str(busy)], work["0"], found.steps["host-busy"], busy, cores, _placements(found)),
+        times=found.times,
     )  # fmt: skip
+
+
+def _placements(found: Measurements) -> list[I64]:
+    """Tables of where threads ran, one of each set of busy processes."""
+    return [table for name, table in sorted(found.times.items()) if name.startswith("cores_")]
 
 
 def log_manifest(system: str, folder: Path, about: Mapping[str, Any]) -> str:
@@ -237,8 +242,10 @@ def _host(found: Calibration) -> str:
     share, busy = found.share, found.about["busy"]
     where, alone = f"{{ threads = [{busy}, {busy}] }}", "{ threads = [0, 0] }"
     slow = ", ".join(f"{name} x{ratio:.2f}" for name, ratio in share.inflation.items())
-    rivals = f"{share.competitors:.2f} competitors, {share.samples} samples"
-    stayed = "competitors of a spinning thread stayed for one to several seconds"
+    rivals = (
+        f"{share.competitors:.2f} competitors of any busy thread, standard error {share.error:.2g} over sets of "
+        f"processes, {share.samples} samples; of the scheduler's thread alone {share.own:.2f}"
+    )
     lines = _head("host", found, "The cores of this node that the frontend does not have.", "h200-node")
     lines += [
         _line(found, "cores_per_socket", found.about["cores"]["others"], "cores", "cores beside the frontend's", where),
@@ -247,7 +254,7 @@ def _host(found: Calibration) -> str:
         _line(found, "noise_ns", share.noise_ns, "ns", "their mean", alone),
         _line(found, "crowding", share.crowding, "ratio", f"{rivals}; work between turns: {slow}", where),
         _line(found, "imbalance_share", share.imbalance, "ratio", "samples away from the mean", where),
-        f'placement_ns = {{ value = {PLACEMENT_NS}, unit = "ns", kind = "assumed", source = "{stayed}" }}',
+        _line(found, "placement_ns", share.stay_ns, "ns", "how fast a thread's competitors are forgotten", where),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -22,7 +22,8 @@ class CoreShare:
     `competitors` is the mean number of other runnable user threads on a core of the engine, `kernel` the work of
     the kernel for the other jobs that holds it, `migrations_per_s` counts per second of work, and
     `oversubscription` is runnable threads per hardware thread of those the engine may use;
-    `rival_weight` the scheduler's weight of a competitor over the engine's.
+    `rival_weight` the scheduler's weight of a competitor over the engine's; `first_beside` how many others run on the
+    core where one of its threads starts, which is one with fewest.
     """
 
     available: float
@@ -32,6 +33,7 @@ class CoreShare:
     competitors: float
     imbalance: float
     placement_ns: int
+    first_beside: int
     kernel: KernelQueue
     slice_ns: int
     rival_weight: float
@@ -75,6 +77,7 @@ def core_share(
         competitors=rivals,
         imbalance=imbalance,
         placement_ns=0 if mitigations.pinning else host.placement_ns,
+        first_beside=0 if reserved_cores else int(_others(interference, victim_threads) // host.thread_count),
         kernel=queue,
         slice_ns=host.slice_ns,
         rival_weight=weight,

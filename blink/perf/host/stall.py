@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +109,14 @@ class StallSource:
         return float(rng.exponential(self.mean_ns))  # of an exponential length an exponential is left
 
 
-def competitors(mean: float, imbalance: float, rng: np.random.Generator) -> int:
+class Draws(Protocol):
+    """Where numbers from 0 to 1 come from."""
+
+    def random(self) -> float:
+        """The next one."""
+
+
+def competitors(mean: float, imbalance: float, rng: Draws) -> int:
     """How many other runnable threads share a core that has `mean` of them on average."""
     whole = math.floor(mean)
     count = whole + (float(rng.random()) < mean - whole)

@@ -38,7 +38,9 @@ from blink.hw.cuda.ring import CudaRing
 from blink.hw.engines.contract import Engine
 from blink.hw.measure.busy import busy_processes
 from blink.hw.measure.host_work import measure_on
+from blink.hw.measure.placement import placements
 from blink.hw.native.settings import NativeSettings
+from blink.hw.native.thread import SCHEDULER_THREAD
 from blink.perf.calibration.measurements import VERSION, Measurements
 from blink.perf.plant import Plant
 from blink.workload.build import build_load
@@ -65,7 +67,7 @@ class Programme:
     mixed: int = 700
     mixed_on_host: int = 350
     busy: int = 32
-    busy_rounds: int = 3
+    busy_rounds: int = 6
     host_probes: int = 8
     host_probe_s: float = 0.6
     probe_rate: float = 25.0
@@ -118,9 +120,12 @@ def measure(
         }
         steps["host"] = list(_runs(on_host, engine, scenario, programme, programme.mixed_on_host, say))
         steps["host-busy"] = []
-        for _ in range(programme.busy_rounds):  # where the system puts processes is drawn anew with each set of them
-            with busy_processes(programme.busy, others):
-                steps["host-busy"] += _stairs(on_host, engine, programme, (1 / 4, 1 / 2), say)
+        for number in range(programme.busy_rounds):  # where the system puts them is drawn anew with each set
+            say(f"{on_host.name}: two staircases beside {programme.busy} busy processes, set {number + 1}")
+            with busy_processes(programme.busy, others) as them, placements(them, SCHEDULER_THREAD) as seen:
+                stairs = [_stair(engine, programme, share) for share in (1 / 4, 1 / 2)]
+                steps["host-busy"].append(run_session(on_host, stairs, engine.vocabulary_count)[0])
+            times[f"cores_{number}"] = seen.table()
     finally:
         os.sched_setaffinity(0, every)
     about["seconds"] = round(time.monotonic() - begun, 1)
@@ -180,11 +185,15 @@ def _spread(count: int, longest: int, seed: int) -> I64:
 def _stairs(
     system: System, engine: Engine, programme: Programme, shares: tuple[float, ...], say: Say
 ) -> Iterator[StepTable]:
-    longest, batch = engine.tables[GraphKind.PREFILL].sequences[-1], engine.tables[GraphKind.DECODE].batches[-1]
     for share in shares:
-        prompt = max(1, round(share * longest))
-        say(f"{system.name}: {batch} prompts of {prompt} tokens, one after another ends")
-        yield run_session(system, [staircase(prompt, batch, programme.steps_each)], engine.vocabulary_count)[0]
+        burst = _stair(engine, programme, share)
+        say(f"{system.name}: {len(burst.prompts)} prompts of {burst.prompts[0][0]} tokens, one after another ends")
+        yield run_session(system, [burst], engine.vocabulary_count)[0]
+
+
+def _stair(engine: Engine, programme: Programme, share: float) -> Burst:
+    longest, batch = engine.tables[GraphKind.PREFILL].sequences[-1], engine.tables[GraphKind.DECODE].batches[-1]
+    return staircase(max(1, round(share * longest)), batch, programme.steps_each)
 
 
 def _bursts(engine: Engine, scenario: Scenario, programme: Programme) -> Iterator[Burst]:
