@@ -40,8 +40,8 @@ def plan_table(data: Data) -> RenderableType:
         if rows := words.relief_rows(data):
             parts.append(_table(("one replica less, with", "as much", "figure", ""), rows, ("left", "right", "right")))
         parts += [_rule("The price of isolation"), Text(data["isolation"]["sentence"])]
-        if data["day"]:
-            parts += [_rule("Over the day"), Text(data["day"]["sentence"])]
+        for title, found in words.over_time(data):
+            parts += [_rule(title), Text(found["sentence"])]
         parts += [_rule("Frontier of cost, power and latency"), _fleets(data, words.frontier_rows(data))]
     rows = [words.candidate_row(one) for one in data["candidates"]]
     alignment = ("left", "left", "right", "right", "right", "left")
@@ -58,7 +58,7 @@ def _fleets(data: Data, rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], alignment: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for index, name in enumerate(columns):
         justify: Any = alignment[index] if index < len(alignment) else "left"
         table.add_column(name, justify=justify, overflow="fold", min_width=0 if index else FIRST_MIN)

@@ -78,6 +78,12 @@ def candidate_row(one: Data) -> list[str]:
     return [one["label"], STATES[one["state"]], low, found, cost, one["why"] or ""]
 
 
+def over_time(data: Data) -> list[tuple[str, Data]]:
+    """What was found over the day and over the months of growth, with a title each; of an older plan maybe nothing."""
+    parts = [("Over the day", data.get("day")), ("While the traffic grows", data.get("months"))]
+    return [(title, found) for title, found in parts if found]
+
+
 CANDIDATE_COLUMNS = ("candidate", "", "bound", "replicas", "USD/month", "why not")
 
 

@@ -60,7 +60,8 @@ def curve(rng: np.random.Generator, count: int, points: Sequence[tuple[float, fl
     arrival_ns = (times[place] + after) * NS_PER_S
     if count and arrival_ns[-1] >= SPAN_NS_MAX:
         raise InputError(f"points: {count} requests are spread over more than {SPAN_NS_MAX} ns")
-    return np.rint(arrival_ns).astype(np.int64)
+    found: Column = np.rint(arrival_ns).astype(np.int64)
+    return found
 
 
 def constant(rng: np.random.Generator, count: int, rate: float) -> Column:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from blink.plan.capacity.binding import RESOURCES, Relief, binding, relieve
+from blink.plan.capacity.day import over_day, over_growth
 from blink.plan.capacity.isolation import isolation
 from blink.plan.capacity.measure import Objective
-from blink.plan.capacity.question import HOURS_A_DAY, Traffic
+from blink.plan.capacity.order import order_words
 from blink.plan.capacity.search import CapacitySearch, Trial, label, shown
+from blink.plan.capacity.settle import ranked, settle, within_caps
 from blink.plan.capacity.simulated import simulated
 from blink.plan.comparison import estimate, rounded
 from blink.plan.interval import CONFIDENCE, mean_interval
@@ -23,10 +24,10 @@ FIGURES = ("median_ttft_ms", "median_tpot_ms", "output_tokens_per_s", "gpu_busy"
 def answered(search: CapacitySearch) -> Data:
     """Everything that is printed, reported and kept in plan.json; runs what the answer still needs."""
     question, caps = search.question, search.question.limits
-    ranked = sorted(search.standing(), key=lambda trial: _rank(search, trial))
-    within = [trial for trial in ranked if _within_caps(search, trial)]
-    best = within[0] if within else None
-    other = next((trial for trial in within[1:] if best and _hardware(trial) != _hardware(best)), None)
+    settled = settle(search)
+    best, order = settled.best, ranked(search)
+    others = [trial for trial in order if trial is not best and within_caps(search, trial)]
+    other = next((trial for trial in others if best and _hardware(trial) != _hardware(best)), None)
     data: Data = {
         "version": VERSION,
         "name": question.name,
@@ -42,12 +43,13 @@ def answered(search: CapacitySearch) -> Data:
         "runner_up": _runner_up(search, best, other) if best and other else None,
         "binds": _binds(search, best) if best else None,
         "isolation": isolation(search) if best else None,
-        "day": _day(question.traffic, search, best) if best else None,
+        "day": over_day(search, best, settled.day) if best and settled.day else None,
+        "months": over_growth(search, best, settled.growth) if best and settled.growth else None,
     }
     if best:
         most = question.search.cost_ratio_max * search.usd_per_month(best)
-        search.run_more([(trial, trial.replicas + 1) for trial in ranked if trial.replicas and _room(trial, most)])
-    fleets = _fleets(search, ranked)
+        search.run_more([(trial, trial.replicas + 1) for trial in order if trial.replicas and _room(trial, most)])
+    fleets = _fleets(search, order)
     data["frontier"] = frontier(fleets)
     data["frontier_under_cap"] = (
         None
@@ -60,22 +62,6 @@ def answered(search: CapacitySearch) -> Data:
     data["notes"] = _notes(search)
     data["answer"] = _sentence(search, best)
     return data
-
-
-def _within_caps(search: CapacitySearch, trial: Trial) -> bool:
-    caps = search.question.limits
-    kw_ok = caps.power_kw_max is None or search.wall_kw(trial) <= caps.power_kw_max
-    return kw_ok and (caps.usd_per_month_max is None or search.usd_per_month(trial) <= caps.usd_per_month_max)
-
-
-def _rank(search: CapacitySearch, trial: Trial) -> tuple[float, int, int]:
-    """By cost; of two that cost the same, the one that shares its hosts with other work."""
-    shared = dict(trial.candidate.key)["interference"] != "none"
-    return (
-        search.usd_per_month(trial),
-        -trial.candidate.free_threads(trial.replicas or 1) * shared,
-        trial.candidate.index,
-    )
 
 
 def _hardware(trial: Trial) -> tuple[Any, ...]:
@@ -178,6 +164,15 @@ def _binds(search: CapacitySearch, best: Trial) -> Data:
             "reliefs": [],
         }
     search.run_more([(best, less)])
+    if search.stands(best, less):
+        return {
+            "resource": None,
+            "replicas": less,
+            "sentence": f"One replica less keeps every objective at the busiest time: {best.raised[-1]}."
+            if best.raised
+            else "One replica less keeps every objective, too.",
+            "reliefs": [],
+        }
     worst = search.worst(best, less)
     reliefs = relieve(search, best, less)
     found = binding(reliefs)
@@ -222,13 +217,14 @@ def _relief_words(found: Relief | None, reliefs: Sequence[Relief], objective: Ob
 # --- the frontier ---
 
 
-def _fleets(search: CapacitySearch, ranked: Sequence[Trial]) -> list[Data]:
+def _fleets(search: CapacitySearch, order: Sequence[Trial]) -> list[Data]:
     """Every fleet that met the objectives with every seed: of each candidate the smallest, and one replica more."""
     found = []
-    for trial in ranked:
+    for trial in order:
         assert trial.replicas is not None
         counts = (trial.replicas, trial.replicas + 1)
-        found += [_fleet(search, trial, count) for count in counts if search.stands(trial, count)]
+        allowed = [count for count in counts if count <= trial.candidate.replicas_max]
+        found += [_fleet(search, trial, count) for count in allowed if search.stands(trial, count)]
     return found
 
 
@@ -253,36 +249,6 @@ def _axes(fleet: Data) -> tuple[float, ...]:
 
 def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True)) and one != other
-
-
-# --- the day ---
-
-
-def _day(traffic: Traffic, search: CapacitySearch, best: Trial) -> Data | None:
-    """What following the curve could save: replicas in proportion to the rate, an estimate that is not simulated."""
-    if traffic.curve is None:
-        return None
-    peak, count = max(rate for _, rate in traffic.curve), best.replicas or 1
-    hours = [_rate_at(traffic.curve, hour + 0.5) for hour in range(int(HOURS_A_DAY))]
-    wanted = [max(1, -(-count * rate // peak)) for rate in hours]
-    share = sum(wanted) / (count * len(wanted))
-    return {
-        "replicas_by_hour": [int(one) for one in wanted],
-        "mean_over_peak": rounded(sum(hours) / len(hours) / peak),
-        "saved_share": rounded(1 - share),
-        "sentence": f"Sized for the busiest hour. Replicas in proportion to the rate of each hour would be "
-        f"{1 - share:.0%} fewer replica-hours: an estimate, not simulated; [fleet.autoscale] simulates it.",
-    }
-
-
-def _rate_at(curve: Sequence[tuple[float, float]], hour: float) -> float:
-    """On the straight line between two points; between the last and the first over midnight."""
-    around = [*curve, (curve[0][0] + HOURS_A_DAY, curve[0][1])]
-    hour = hour if hour >= curve[0][0] else hour + HOURS_A_DAY
-    for (start, low), (end, high) in itertools.pairwise(around):
-        if start <= hour <= end:
-            return low + (high - low) * (hour - start) / (end - start)
-    return curve[-1][1]
 
 
 # --- words ---
@@ -339,8 +305,9 @@ def _sentence(search: CapacitySearch, best: Trial | None) -> str:
     if less and less in best.runs:
         met = sum(search.meets(figures) for figures in best.runs[less].values())
         text += f", with one replica less {met} of {len(best.runs[less])}"
-    elif less:
-        text += ", one replica less cannot, by the bound on GPU time"
+    text += order_words(search, best)
+    if best.raised:
+        text += f"; {best.raised[-1]}"
     sure = "no 95 % interval reaches its bound" if fleet["sure"] else "an interval over the seeds reaches its bound"
     return f"{text}; {sure}."
 

@@ -54,8 +54,8 @@ class Candidate:
         fleet = self.scenario.fleet.model_copy(update={"replicas": replicas})
         return self.scenario.model_copy(update={"fleet": fleet, "seed": seed})
 
-    def usd_per_month(self, replicas: int, wall_kw: float) -> float:
-        """What a fleet that draws so much costs; energy counts where its price stands apart."""
+    def usd_per_month(self, replicas: float, wall_kw: float) -> float:
+        """What so many replicas (or so many on average) that draw so much cost; energy counts where it has a price."""
         prices = PriceProfile.load(self.scenario.prices.profile)
         return HOURS_A_MONTH * (replicas * usd_per_hour(self.scenario, prices) + wall_kw * prices.energy_usd_per_kwh)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blink.common import metrics
 from blink.common.config import Scenario
@@ -111,6 +112,9 @@ class CapacityPoint(Point):
             "median_ttft_ms": _ms(Distribution.of(metrics.ttft_ns(done)).percentile(500)),
             "median_tpot_ms": _ms(Distribution.of(metrics.tpot_ns(done)).percentile(500)),
             "goodput_share": _share_within(goodput, sent, done),
+            "within": _within(self.slo, sent, waits, done),
+            "under_way": _under_way(sent, begin, end, end_ns),
+            "started": result.fleet.get("started"),
             KEEPS_UP: delivered / asked if asked else None,
             "output_tokens_per_s": delivered * NS_PER_S / (end - begin) if end > begin else None,
             "wall_kw": result.accounts.get("wall_w", 0.0) / 1000.0,
@@ -184,6 +188,27 @@ def _share_within(goodput: Goodput | None, sent: dict[str, I64], done: dict[str,
         return None
     within = metrics.meets(done, Slo(goodput.ttft_ms, goodput.tpot_ms, goodput.e2e_ms))
     return float(np.count_nonzero(within)) / count
+
+
+def _within(slo: Objectives | None, sent: dict[str, I64], waits: I64, done: dict[str, I64]) -> dict[str, float]:
+    """By objective: which share of the requests kept its bound; of times, of those that have such a time."""
+    found = {}
+    if slo is not None and slo.p99_ttft_ms is not None:
+        found["p99_ttft_ms"] = _share_below(waits, slo.p99_ttft_ms)
+    if slo is not None and slo.p99_tpot_ms is not None:
+        found["p99_tpot_ms"] = _share_below(metrics.tpot_ns(done), slo.p99_tpot_ms)
+    share = _share_within(slo.goodput if slo else None, sent, done)
+    return found if share is None else {**found, "goodput_share": share}
+
+
+def _share_below(values_ns: NDArray[Any], bound_ms: float) -> float:
+    return float(np.count_nonzero(values_ns <= bound_ms * NS_PER_MS)) / len(values_ns) if len(values_ns) else 1.0
+
+
+def _under_way(sent: dict[str, I64], begin: int, end: int, last: int) -> float:
+    """Requests under way on average, by Little's law: those that are sent, times for how long they stay."""
+    over = np.where(sent["last_token_ns"] >= 0, sent["last_token_ns"], last)
+    return float(np.maximum(over - sent["sent_ns"], 0).sum()) / (end - begin) if end > begin else 0.0
 
 
 def _ms(value_ns: float | None) -> float | None:

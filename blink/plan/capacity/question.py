@@ -155,6 +155,21 @@ class Caps(Table):
     usd_per_month_max: Float | None = option(None, "Cost, at most.", "USD/month", gt=0)
 
 
+class Follow(Table):
+    """Whether the number of replicas follows the day: as [fleet.autoscale] of a scenario, up to the fleet's number."""
+
+    target: Float | None = option(
+        None, "Requests under way that a replica is meant to have. Unset: as many as at the busiest time.", "requests",
+        gt=0, le=1e6,
+    )  # fmt: skip
+    replicas_min: Int = option(1, "Replicas, at least.", "replicas", ge=1, le=REPLICAS_MAX)
+    interval_s: Float = option(15.0, "How often the load is looked at.", "s", gt=0, le=3600)
+    lag_s: Float = option(30.0, "From the decision until a new replica begins to warm up.", "s", ge=0, le=3600)
+    down_after_s: Float = option(
+        300.0, "For how long fewer must have been wanted before one is drained.", "s", ge=0, le=86_400
+    )
+
+
 class Search(Table):
     """How hard the answer is looked for."""
 
@@ -174,8 +189,15 @@ class Question(Table):
     traffic: Traffic = option(REQUIRED, "What has to be carried.")
     slo: Objectives = option(REQUIRED, "What the clients must see.")
     candidates: Candidates = option(Candidates(), "What may carry it.")
+    autoscale: Follow | None = option(None, "Whether it is tried to follow the curve with so much lag; needs a curve.")
     limits: Caps = option(Caps(), "What the fleet may take.")
     search: Search = option(Search(), "How hard the answer is looked for.")
+
+    @model_validator(mode="after")
+    def _follows(self) -> Self:
+        if self.autoscale is not None and self.traffic.curve is None:
+            raise refuse("autoscale", "is given without traffic.curve: there is nothing to follow")
+        return self
 
 
 def load_question(path: str | Path) -> Question:

@@ -8,6 +8,9 @@
 4. A candidate whose lower end is proven to cost `search.cost_ratio_max` times the cheapest fleet that stands, or more
    than a cap, is out.
 
+That more replicas are not worse is how numbers between those tried are passed over; around the answer it is tried
+(`order.py`), and so is the traffic over the day (`settle.py`).
+
 It ends: a number of replicas is tried once with each seed, there are `limits.gpus_max` of them at most, and each round
 tries at least one. Whatever the number of workers, the rounds are the same, and so is the answer.
 """
@@ -20,6 +23,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
+from blink.common.config import Scenario
 from blink.common.errors import InputError
 from blink.plan.capacity.bound import Bound, bound_of
 from blink.plan.capacity.candidate import Candidate
@@ -54,6 +58,8 @@ class Trial:
     out: str | None = None  # why it is out
     out_kind: str | None = None  # impossible, cost, power, dear
     proven: bool = True  # whether `low` follows from bounds alone
+    raised: list[str] = field(default_factory=list)  # why it has more replicas than the busiest time needs
+    misses_above: list[int] = field(default_factory=list)  # more replicas than the fleet has, which yet miss
     runs: dict[int, dict[int, Figures]] = field(default_factory=dict)  # replicas -> seed -> figures
 
     @property
@@ -92,7 +98,7 @@ class CapacitySearch:
     def search(self) -> None:
         """Find the fleet of every candidate that may matter. Raises StoppedError if the user asked to stop."""
         for trial in self.trials:
-            self._tell(f"bounds of {label(trial.candidate)}")
+            self.tell(f"bounds of {label(trial.candidate)}")
             self._begin(trial)
         while True:
             self._prune()
@@ -179,19 +185,26 @@ class CapacitySearch:
             return
         if not self.stands(trial, trial.high):
             trial.low, trial.proven = trial.high + 1, False
-            trial.high = next((n for n in sorted(trial.runs) if n >= trial.low and self._first_meets(trial, n)), None)
-        elif trial.high == 1 or self._proven_below(trial) or self._misses(trial, trial.high - 1):
+            trial.high = next((n for n in sorted(trial.runs) if n >= trial.low and self.first_meets(trial, n)), None)
+        elif trial.high == 1 or self._proven_below(trial) or self.misses(trial, trial.high - 1):
             trial.replicas = trial.high
         elif self.stands(trial, trial.high - 1):
             trial.high -= 1
             trial.low = min(trial.low, trial.high)
 
-    def _misses(self, trial: Trial, replicas: int) -> bool:
+    def misses(self, trial: Trial, replicas: int) -> bool:
+        """Whether some run of so many replicas missed an objective."""
         return any(not self.meets(figures) for figures in trial.runs.get(replicas, {}).values())
 
-    def _first_meets(self, trial: Trial, replicas: int) -> bool:
+    def first_meets(self, trial: Trial, replicas: int) -> bool:
+        """Whether so many replicas meet the objectives with the first seed."""
         found = trial.runs.get(replicas, {}).get(self.seeds[0])
         return found is not None and self.meets(found)
+
+    def run_first(self, trial: Trial, replicas: int) -> None:
+        """Run so many replicas with the first seed, if that was not done yet."""
+        if self.seeds[0] not in trial.runs.get(replicas, {}):
+            self._run([(trial, replicas, self.seeds[0])])
 
     def run_more(self, wanted: Sequence[tuple[Trial, int]]) -> None:
         """Run so many replicas with every seed, where that was not done yet."""
@@ -213,26 +226,30 @@ class CapacitySearch:
 
     def point(self, candidate: Candidate, replicas: int, seed: int, more: tuple[Any, ...] = ()) -> CapacityPoint:
         """One run of a fleet."""
-        key = (*candidate.key, *more, ("seed", seed))
-        return CapacityPoint(key, candidate.fleet(replicas, seed), self.question.slo)
+        return self.point_of(candidate, candidate.fleet(replicas, seed), (*more, ("seed", seed)))
+
+    def point_of(self, candidate: Candidate, scenario: Scenario, more: tuple[Any, ...]) -> CapacityPoint:
+        """One run of a scenario that was made of a candidate's fleet; `more` of its key says in what it differs."""
+        return CapacityPoint((*candidate.key, *more), scenario, self.question.slo)
 
     def run_all(self, points: Sequence[CapacityPoint]) -> list[Figures]:
         """Run the points and return their figures in order. Raises StoppedError if that was asked for meanwhile."""
         if self._stop and self._stop():
             raise StoppedError
         if points:
-            self._tell(label_of(points[0]))
+            self.tell(label_of(points[0]))
 
         def each(_: int, __: Any) -> None:
             self.run_count += 1
-            self._tell("")
+            self.tell("")
 
         found = run_points(points, workers=1, executor=self._executor, stop=self._stop, each=each)
         if len(found) < len(points):
             raise StoppedError
         return [result.summary for result in found]
 
-    def _tell(self, words: str) -> None:
+    def tell(self, words: str) -> None:
+        """Say what goes on."""
         if self._progress:
             self._progress(self.run_count, words)
 

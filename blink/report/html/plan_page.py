@@ -13,7 +13,7 @@ from blink.report.comparison_plot import COLOURS, NAMES
 from blink.report.html.chart import inline_svg, variable
 from blink.report.html.page import Page, Section, charts, details, dots, items, note, pre, table
 from blink.report.plan_folder import read_plan
-from blink.report.plot import BLUE, GREEN, INK, MUTED, named
+from blink.report.plot import BLUE, INK, MUTED, named
 
 Data = dict[str, Any]
 HOURS = 24
@@ -167,14 +167,15 @@ def _figure(fleet: Data, name: str) -> float:
     return float(next(one for one in fleet["objectives"] if one["name"] == name)["value"]["mean"])
 
 
-def _draw_day(figure: Any, data: Data) -> None:
+def _draw_day(figure: Any, data: Data, name: str, title: str, colour: str) -> None:
     axes = figure.subplots()
-    replicas = data["day"]["replicas_by_hour"]
-    axes.bar(range(HOURS), replicas, width=0.9, color=GREEN, align="edge")
-    axes.axhline(data["best"]["replicas"], color=BLUE, lw=1)
-    named(axes, "Replicas by rate; line: the fleet", "hour of the day")
+    axes.bar(range(HOURS), data["day"][name], width=0.9, color=colour, align="edge")
+    named(axes, title, "hour of the day")
     axes.set_xlim(0, HOURS)
-    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_xticks(range(0, HOURS + 1, 6))
+    if name == "replicas_by_hour":
+        axes.axhline(data["best"]["replicas"], color=BLUE, lw=1)
+        axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def _isolation(data: Data) -> str:

@@ -15,6 +15,7 @@ from blink.common.recorder import Recorder
 from blink.common.request import Request
 from blink.common.results import RunResult
 from blink.common.trace import replica_trace_path
+from blink.common.units import ns_from_s
 from blink.perf.admission import Bounds, bounds_of
 from blink.perf.fleet import FleetProfile
 from blink.perf.host.conditions import HostConditions
@@ -132,6 +133,7 @@ class EngineMaker:
         self._run = run_digest(scenario, load) if trace_path else ""
         replicas = scenario.fleet.replicas if scenario.fleet else 1
         self._flush_rows = max(FLUSH_ROWS_MIN, FLUSH_ROWS_ALL // replicas)
+        self._profile, self._warm_up_s = profile, scenario.fleet.warm_up_s if scenario.fleet else None
         self._placement, self._replicas = Placement.of(scenario), _most(scenario)
         self._conditions: dict[int, HostConditions] = {}
         self._scenario = _behind_router(scenario, profile)
@@ -162,6 +164,13 @@ class EngineMaker:
             return self._plant.prefill_table.count() + self._plant.decode_table.count()
         assert self._engine_plant is not None
         return self._engine_plant.captured_count
+
+    @property
+    def warm_up_ns(self) -> int:
+        """From the start of a replica until it serves."""
+        if self._warm_up_s is not None:
+            return ns_from_s(self._warm_up_s)
+        return self._profile.warm_up_ns(self.step.weights_bytes, self.graph_count)
 
     def make(self, index: int, ends: Ends, *, place: int = 0, received: bool = False) -> Built:
         """The engine of a replica: the first has the scenario's own random numbers, each other has its own.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 
+import numpy as np
+
 from blink.common.config import Scenario
 from blink.common.request import Request
 from blink.common.results import Outcome, RunResult
-from blink.common.units import ns_from_s
 from blink.perf.admission import bounded_rows, cut_note
 from blink.perf.fabric import FabricProfile
 from blink.perf.fleet import FleetProfile
@@ -24,7 +25,7 @@ from blink.sim.fleet.replica import Replica
 from blink.sim.fleet.router import make_router
 from blink.sim.run_loop import Progress, drain
 from blink.workload.build import cancel_after_ns, load_notes, output_tokens_asked
-from blink.workload.requests import Requests
+from blink.workload.requests import Requests, synthetic
 from blink.workload.streams import Stream, generator
 
 
@@ -49,6 +50,13 @@ def simulate_fleet(
     if trace_path is not None and count > TRACED_MAX:
         result.notes.append(f"of {count} replicas the first {TRACED_MAX} leave a trace")
     return result
+
+
+def warm_up_ns(scenario: Scenario) -> int:
+    """From the start of a replica of a scenario with a fleet until it serves."""
+    assert scenario.fleet is not None
+    profile, nothing = FleetProfile.load(scenario.fleet.profile), synthetic(*(np.zeros(0, np.int64) for _ in range(3)))
+    return EngineMaker(scenario, profile, nothing, Clock()).warm_up_ns
 
 
 class FleetClients(Clients):
@@ -86,12 +94,16 @@ class FleetModel:
         concurrency = arrivals.concurrency if arrivals is not None and arrivals.kind == "closed-loop" else None
         patience = cancel_after_ns(scenario, load)
         self.clients = FleetClients(env, self._rows, load, patience, concurrency, self._send, self._cancel)
-        warm_up_ns = self._profile.warm_up_ns(maker.step.weights_bytes, maker.graph_count)
-        if self._fleet.warm_up_s is not None:
-            warm_up_ns = ns_from_s(self._fleet.warm_up_s)
         outages = generator(scenario.seed, Stream.OUTAGES)
         self.life = Life(
-            env, self._fleet, warm_up_ns, outages, self._replica, self._lost, self._ready, lambda: self.clients.open
+            env,
+            self._fleet,
+            maker.warm_up_ns,
+            outages,
+            self._replica,
+            self._lost,
+            self._ready,
+            lambda: self.clients.open,
         )
         self.life.begin()
 
