@@ -58,8 +58,8 @@ def spans_of(trace: Any) -> Iterator[tuple[Named, int, int, int, str]]:
     for packet in trace.packet:
         if packet.HasField("track_descriptor"):
             track = packet.track_descriptor
-            if track.HasField("process"):
-                groups[track.uuid] = track.process.process_name
+            if not track.HasField("parent_uuid"):
+                groups[track.uuid] = track.name
             else:
                 names[track.uuid] = (groups[track.parent_uuid], track.name)
             continue
@@ -130,6 +130,39 @@ def test_counters_end_where_nothing_is_left(run: Path) -> None:
     assert {name: found[-1] for name, found in values.items()} == {
         "batch, sequences": 0, "waiting in the ring": 0, "KV blocks": 0,
     }  # fmt: skip
+
+
+def test_groups_and_tracks_have_their_order_from_the_run_and_not_from_their_names(run: Path) -> None:
+    tracks = [packet.track_descriptor for packet in perfetto(run).packet if packet.HasField("track_descriptor")]
+    groups = [track for track in tracks if not track.HasField("parent_uuid")]
+    assert [group.name for group in groups] == ["frontend", "link", "scheduler", "slots"]
+    ranks = [group.sibling_order_rank for group in groups]
+    assert ranks == sorted(set(ranks))
+    for group in groups:
+        assert group.child_ordering == group.EXPLICIT
+        inside = {track.name: track.sibling_order_rank for track in tracks if track.parent_uuid == group.uuid}
+        assert list(inside.values()) == sorted(set(inside.values()))
+    slots = [track.name for track in tracks if track.parent_uuid == groups[-1].uuid]
+    assert slots == sorted(slots, key=lambda name: int(name.split()[1]))
+    assert slots != sorted(slots), "slot 10 comes after slot 9"
+
+
+@pytest.mark.parametrize(
+    ("system", "parts"), [("blink", ["link", "scheduler", "slots"]), ("vllm", ["scheduler", "sequences"])]
+)
+def test_a_fleet_has_the_groups_of_each_replica_and_its_spans_nest(
+    system: str, parts: list[str], tmp_path: Path
+) -> None:
+    folder = made(tmp_path / "r", "--set", f'system={{kind="{system}"}}', "--set", "fleet={replicas=2}")
+    spans = list(spans_of(perfetto(folder)))
+    of_replicas = [f"replica {number}, {part}" for number in (0, 1) for part in parts]
+    assert {track[0] for track, *_ in spans} == {"frontend", *of_replicas}
+    requests = read_run(folder).requests
+    held = "slots" if system == "blink" else "sequences"
+    stays = [span for span in spans if span[0][0].endswith(held) and span[4].startswith("request ")]
+    assert len(stays) == len(requests["sent_ns"])
+    graphs = [span for span in spans if span[0] == ("replica 1, scheduler", "graphs")]
+    assert graphs
 
 
 def test_an_engines_steps_and_sequences_nest_too(engine: Path) -> None:

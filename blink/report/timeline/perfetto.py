@@ -56,10 +56,9 @@ class _Writer:
                 self._flush()
 
     def _group(self, name: str, rank: int) -> int:
-        """A process of its own: viewers fold and sort its tracks together."""
+        """A track without spans, above its own: of a process, viewers would show a number and sort by name."""
         descriptor = self._descriptor()
-        descriptor.process.pid, descriptor.process.process_name = rank + 1, name
-        descriptor.name = name
+        descriptor.name, descriptor.sibling_order_rank = name, rank
         descriptor.child_ordering = self._proto.TrackDescriptor.EXPLICIT
         self._flush()
         return self._uuid
