@@ -141,6 +141,9 @@ def verdict_lines(found: Validation, tolerances: Tolerances) -> Iterator[str]:
         yield f"parts: cannot be told apart: {found.not_decomposed}"
     if found.left_out:
         yield f"{found.left_out} requests of the measured runs are not compared (not completed, or left out)"
+    if found.excused:
+        yield f"more off than is allowed, but the interval over {len(found.pairs)} starts reaches what is allowed:"
+        yield from (f"  {_words(breach)}" for breach in found.excused)
     errs = list(dict.fromkeys(breach.part for breach in found.breaches if breach.part))
     if found.passed:
         yield f"within tolerance ({tolerances.source})"
@@ -157,7 +160,8 @@ def _words(breach: Breach) -> str:
     if not breach.allowed and not breach.part:
         return breach.what
     part = f"{breach.part}: " if breach.part else ""
-    return f"{part}{breach.what}: {breach.error:+.2%}, allowed {breach.allowed:.2%}"
+    over = f" ({breach.interval[0]:+.1%} to {breach.interval[1]:+.1%})" if breach.interval else ""
+    return f"{part}{breach.what}: {breach.error:+.2%}{over}, allowed {breach.allowed:.2%}"
 
 
 def markdown(found: Sequence[Validation], tolerances: Tolerances) -> str:
@@ -177,16 +181,17 @@ def _cells(row: Sequence[str]) -> str:
 
 def to_plain(found: Validation, tolerances: Tolerances) -> dict[str, Any]:
     """Plain data for JSON: figures in milliseconds and ratios."""
-    breaches = [
-        {"what": b.what, "part": b.part or None, "error": _finite(b.error), "allowed": b.allowed}
-        for b in found.breaches
-    ]
+    breaches, excused = (
+        [{"what": b.what, "part": b.part or None, "error": _finite(b.error), "allowed": b.allowed} for b in some]
+        for some in (found.breaches, found.excused)
+    )
     runs = [{"measured": p.real.name, "twin": p.sim.name, "requests": len(p.mine)} for p in found.pairs]
     return {
         "name": found.name,
         "passed": found.passed,
         "tolerances": tolerances.source,
         "breaches": breaches,
+        "excused": excused,
         "runs": runs,
         "latencies": {
             label: {name: _plain_comparison(comparison) for name, comparison in table.items()}

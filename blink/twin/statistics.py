@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,6 +108,15 @@ def _comparison(real: Floats, sim: Floats, again: Mapping[str, tuple[Floats, Flo
     distance, largest = distances(real, sim)
     mean = float(real.mean())
     return Comparison(len(real), tuple(errors), distance, distance / mean if mean else 0.0, largest)
+
+
+def ratio_interval(reals: Sequence[float], sims: Sequence[float]) -> tuple[float, float]:
+    """Bounds of the relative error of a sum, of which there is a part for each run: the bootstrap draws runs."""
+    drawn = np.random.default_rng(SEED).integers(0, len(reals), (RESAMPLES, len(reals)))
+    one, other = (np.asarray(values, np.float64)[drawn].sum(axis=1) for values in (reals, sims))
+    tail = 50.0 * (1.0 - LEVEL)
+    low, high = np.percentile(np.divide(other, one, out=np.ones_like(one), where=one > 0) - 1.0, [tail, 100.0 - tail])
+    return float(low), float(high)
 
 
 def distances(real: Floats, sim: Floats) -> tuple[float, float]:

@@ -18,6 +18,7 @@ OCCUPANCIES = ("batch", "queue")
 DISTANCES = ("wasserstein", "kolmogorov_smirnov")
 PARTS = ("policy", "step_model", "frontend")
 DEFAULT = Path(__file__).with_name("tolerances.toml")
+_FLAGS = ("conformance", "each_regime", "by_start")
 _TABLES: dict[str, tuple[str, ...]] = {
     "throughput": THROUGHPUTS, "occupancy": OCCUPANCIES, "distance": DISTANCES, "parts": PARTS,
 }  # fmt: skip
@@ -25,7 +26,11 @@ _TABLES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """Largest relative errors; a quantity that is not there is not judged."""
+    """Largest relative errors; a quantity that is not there is not judged.
+
+    `by_start`: what a run scatters by from one start to the next counts. Intervals are of whole runs, and an error is
+    outside only if all of its interval is.
+    """
 
     source: str
     latency: Mapping[str, Mapping[str, float]]
@@ -36,6 +41,7 @@ class Tolerances:
     floor_ms: float = 0.0
     conformance: bool = True
     each_regime: bool = False
+    by_start: bool = False
 
     @classmethod
     def load(cls, path: Path | None = None) -> Tolerances:
@@ -43,7 +49,7 @@ class Tolerances:
         file = path or DEFAULT
         origin = str(file)
         raw = read_toml(file, origin)
-        flags: dict[str, Any] = {name: raw.pop(name) for name in ("conformance", "each_regime") if name in raw}
+        flags: dict[str, Any] = {name: raw.pop(name) for name in _FLAGS if name in raw}
         for name, value in flags.items():
             if not isinstance(value, bool):
                 raise InputError(f"{origin}: {name}: {value!r} is not allowed; allowed: true, false")
@@ -51,7 +57,7 @@ class Tolerances:
         latency = _table(origin, "latency", raw.pop("latency", {}), LATENCIES)
         found: dict[str, Any] = {name: _limits(origin, name, raw.pop(name, {}), keys) for name, keys in _TABLES.items()}
         if raw:
-            allowed = ", ".join(("floor_ms", "conformance", "each_regime", "latency", *_TABLES))
+            allowed = ", ".join(("floor_ms", *_FLAGS, "latency", *_TABLES))
             raise InputError(f"{origin}: {next(iter(raw))}: unknown; allowed: {allowed}")
         per_latency = {
             name: _limits(origin, f"latency.{name}", table, tuple(STATISTICS)) for name, table in latency.items()

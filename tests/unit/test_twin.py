@@ -13,10 +13,12 @@ from blink import cli
 from blink.common.errors import InputError
 from blink.twin.observed import ObservedRun, matched, read_observed, write_log
 from blink.twin.occupancy import occupancies, regimes
+from blink.twin.report import verdict_lines
 from blink.twin.statistics import compare, compare_owned, distances
 from blink.twin.token_gaps import TokenGaps
 from blink.twin.tolerances import Tolerances
 from blink.twin.validation import groups
+from blink.twin.validation import validate as compare_runs
 
 MS = 1_000_000
 
@@ -220,6 +222,27 @@ def test_a_file_of_tolerances_decides(tmp_path: Path, capsys: pytest.CaptureFixt
     assert found["passed"]
     assert found["latencies"]["all"]["tpot"]["errors"]["mean"]["error"] == pytest.approx(0.1)
     assert found["not_decomposed"] == "the measured run has no trace"
+
+
+@pytest.mark.parametrize(
+    ("slower", "outside", "excused"),
+    [((1.3, 1.3, 1.3, 1.3), True, False), ((1.5, 0.9, 1.6, 0.9), False, True), ((1.05, 0.95, 1.0, 1.0), False, False)],
+)
+def test_what_starts_scatter_by_counts_where_the_file_says_so(
+    tmp_path: Path, slower: tuple[float, ...], outside: bool, excused: bool
+) -> None:
+    path = tmp_path / "starts.toml"
+    path.write_text("by_start = true\n[latency.tpot]\nmean = 0.1\n")
+    real = written(tmp_path / "real.json", benchmark())
+    pairs = [(real, written(tmp_path / f"{index}.json", benchmark(slower=s))) for index, s in enumerate(slower)]
+    tolerances = Tolerances.load(path)
+    found = compare_runs("load", pairs, tolerances)
+    assert bool(found.breaches) is outside
+    assert bool(found.excused) is excused
+    said = "\n".join(verdict_lines(found, tolerances))
+    assert ("the interval over 4 starts reaches what is allowed" in said) is excused
+    strict = compare_runs("load", pairs[:2], tolerances)  # two say nothing of what starts scatter by
+    assert bool(strict.breaches) is (outside or excused)
 
 
 def test_a_report_is_kept_with_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

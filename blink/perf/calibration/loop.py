@@ -53,8 +53,8 @@ def loop_costs(runs: Sequence[StepTable]) -> LoopCosts:
     decode = (kind == GraphKind.DECODE) & known
     prefill = (kind == GraphKind.PREFILL) & known & busy & ~relaunched
     launch = _median(before[decode & ~relaunched], "a decode step")
-    publish, per_slot = _line(live[decode], after[decode])
-    claim, per_prompt = _line(live[prefill], before[prefill] - launch.value)
+    publish, per_slot = line(live[decode], after[decode])
+    claim, per_prompt = line(live[prefill], before[prefill] - launch.value)
     renewed = before[decode & relaunched] - launch.value
     relaunch = _median(renewed, "a relaunch") if renewed.size else Estimate(0.0, 0.0, 0)  # a host relaunches nothing
     return LoopCosts(launch, publish, per_slot, claim, per_prompt, relaunch)
@@ -80,9 +80,9 @@ def frontend_costs(requests: Mapping[str, I64], live: I64) -> FrontendCosts:
     """From the columns of a served load (results.REQUEST_COLUMNS), and the batch when each first token was stored."""
     ingress = _mean(requests["ingress_ns"], "a request")
     prompts = requests["prompt_tokens"].astype(np.float64)
-    tokenize, per_token = _line(prompts, requests["tokenize_ns"].astype(np.float64))
+    tokenize, per_token = line(prompts, requests["tokenize_ns"].astype(np.float64))
     post = _mean(requests["link_ns"], "a request")
-    read, per_slot = _line(live.astype(np.float64), requests["read_ns"].astype(np.float64))
+    read, per_slot = line(live.astype(np.float64), requests["read_ns"].astype(np.float64))
     return FrontendCosts(ingress, tokenize, per_token, post, read, per_slot)
 
 
@@ -98,7 +98,7 @@ def _mean(values: NDArray[np.float64] | I64, what: str) -> Estimate:
     return Estimate(float(values.mean()), float(values.std()) / values.size**0.5, int(values.size))
 
 
-def _line(x: Floats, y: Floats) -> tuple[Estimate, Estimate]:
+def line(x: Floats, y: Floats) -> tuple[Estimate, Estimate]:
     """Intercept and slope through the medians of each x, by their numbers; neither below 0."""
     if y.size < _SAMPLES_MIN:
         raise InputError(f"calibrate: the programme has {y.size} samples of a batch; needed: {_SAMPLES_MIN}")

@@ -16,7 +16,7 @@ from blink.common.results import I64
 from blink.common.units import KIB
 from blink.perf.calibration.cold_steps import ColdFit, fit_cold_steps
 from blink.perf.calibration.host import HostShare, host_share
-from blink.perf.calibration.loop import Estimate, FrontendCosts, LoopCosts, frontend_costs, loop_costs
+from blink.perf.calibration.loop import Estimate, FrontendCosts, LoopCosts, frontend_costs, line, loop_costs
 from blink.perf.calibration.measurements import Measurements
 from blink.perf.calibration.roofline import DTYPE_BYTES, Beside, beside, fit_roofline, holdout_of
 from blink.perf.engine import EngineProfile
@@ -298,15 +298,20 @@ def _manifest(found: Calibration) -> str:
     on_gpu = [*common.items(), ("model.steps", "steps.toml")]
     lines += ["", "[scenario.blink] # what a scenario is told to use it", *_items(on_gpu)]
     lines += ["", "[scenario.cpu-resident]", *_items([*common.items(), *on_host.items()])]
-    lines += ["", "[tokenizer] # ns a token, median", *_items(_tokenizer(found.times))]
+    if "tokenizer_tokens" in found.times:
+        lines += ["", "[tokenizer]", *_tokenizer(found)]
     return "\n".join(lines) + "\n"
 
 
-def _tokenizer(times: Mapping[str, I64]) -> Iterable[tuple[str, Any]]:
-    if "tokenizer_tokens" not in times:
-        return []
-    tokens = np.maximum(1, times["tokenizer_tokens"])
-    return [(name, round(float(np.median(times[f"tokenizer_{name}"] / tokens)), 1)) for name in ("encode", "decode")]
+def _tokenizer(found: Calibration) -> Iterable[str]:
+    """A line through the medians of texts of several lengths, on a core of this host."""
+    tokens = found.times["tokenizer_tokens"]
+    where = f"{{ tokens = [{tokens.min()}, {tokens.max()}] }}"
+    yield f"name = {json.dumps(found.about.get('tokenizer', ''))}"
+    for name in ("encode", "decode"):
+        fixed, each = line(tokens.astype(np.float64), found.times[f"tokenizer_{name}"].astype(np.float64))
+        yield _line(found, f"{name}_ns", fixed.value, "ns", _plus(fixed, "of a text"), where)
+        yield _line(found, f"{name}_ns_per_token", each.value, "ns/token", _plus(each, "a token"), where)
 
 
 def _items(pairs: Iterable[tuple[str, Any]]) -> list[str]:

@@ -114,7 +114,8 @@ def measure(
         steps["gpu"] = list(_runs(on_gpu, engine, scenario, programme, programme.mixed, say))
         frontend = _frontend(on_gpu, engine, scenario, programme, say)
         times |= _paths(kernels, programme, say)
-        times |= _tokens(tokenizer)
+        times |= _tokens(tokenizer, say)
+        about["tokenizer"] = tokenizer.name if tokenizer else ""
         about["host_work"] = {
             str(count): list(_host_work(programme, count, others, say)) for count in (0, programme.busy)
         }
@@ -261,10 +262,12 @@ def _paths(kernels: Kernels, programme: Programme, say: Say) -> dict[str, I64]:
         system.close()
 
 
-def _tokens(tokenizer: Tokenizer | None) -> dict[str, I64]:
+def _tokens(tokenizer: Tokenizer | None, say: Say) -> dict[str, I64]:
     """Nanoseconds of encoding and decoding texts, with their tokens; nothing without a tokenizer."""
     if tokenizer is None:
         return {}
+    say(f"the tokenizer {tokenizer.name}")
+    tokenizer.decode(tokenizer.encode("once, so that nothing is loaded meanwhile"))
     rows = []
     for words in (8, 32, 128, 512, 1024) * 5:
         text = "the quick brown fox jumps over the lazy dog " * (words // 9 + 1)
