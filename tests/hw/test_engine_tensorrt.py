@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +92,27 @@ def test_the_store_kernel_fills_the_blocks_as_the_plain_engine_does() -> None:
             block, at = 13 * row + (context + token) // 16, (context + token) % 16
             expected[1, 0, block, :, at], expected[1, 1, block, :, at] = keys[row, token], values[row, token]
     assert torch.equal(cache.values, expected)
+
+
+def test_logits_of_a_plan_are_sampled_with_the_models_end_token() -> None:
+    """A plan that a test makes up: what follows it in the graph holds EOS back for rows below their `min_tokens`."""
+    pytest.importorskip("triton", reason="Triton is not installed: pip install 'blink-twin[torch]'")
+    from blink.hw.engines import kernels
+    from blink.hw.engines.triton_decoder import launch_sampling
+
+    spec, weights = model()
+    engine, eos = TorchEngine(spec, weights, LIMITS), 5
+    logits = torch.zeros(DECODE.batch, spec.shape.vocab_size)
+    logits[:, eos], logits[:, 9] = 2.0, 1.0
+    decoder = object.__new__(tensorrt_engine.TensorRTDecoder)
+    decoder.torch = SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda: SimpleNamespace(cuda_stream=0)))
+    decoder.kernels, decoder._sample, decoder._store = kernels, launch_sampling, lambda *_: None
+    decoder.spec, decoder.buffers = replace(spec, eos_token=eos), engine.tensors
+    decoder._contexts = {DECODE: (None, SimpleNamespace(execute_async_v3=lambda _: True), (logits, None, None))}
+    engine.tensors.sample_index[:4] = torch.tensor([0, 3, 3, 0])
+    engine.tensors.min_tokens[:4] = torch.tensor([1, 4, 3, 0])
+    decoder.step(DECODE)
+    assert engine.tensors.sampled[:4].tolist() == [9, 9, eos, eos]
 
 
 def test_tensorrt_for_rtx_builds_plans_without_a_gpu(files: tuple[TorchEngine, dict[GraphShape, Path]]) -> None:
