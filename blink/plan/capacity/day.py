@@ -24,7 +24,8 @@ def over_day(search: CapacitySearch, trial: Trial, time: OverTime) -> Data:
     """The fleet at each hour, what it would save to follow the hours, and whether autoscaling with lag keeps up."""
     fixed = [time.count] * len(time.spans)
     warm_ns = warm_up_ns(trial.candidate.fleet(time.count, search.seeds[0]))
-    by_hour = time.schedule(time.fewest())
+    fewest = time.fewest()
+    by_hour = time.schedule(fewest)
     more = kept_hours(Follow(down_after_s=0.0), time.spans, by_hour, warm_ns)
     data: Data = {
         "moments": _moments(search, time),
@@ -38,7 +39,7 @@ def over_day(search: CapacitySearch, trial: Trial, time: OverTime) -> Data:
         "autoscale": None,
     }
     if search.question.autoscale is not None:
-        data["autoscale"] = _autoscale(search, trial, time, search.question.autoscale, warm_ns)
+        data["autoscale"] = _autoscale(search, trial, time, fewest, warm_ns)
     return {**data, "saved_share": data["by_hour"]["saved_share"], "sentence": _day_words(search, time, data)}
 
 
@@ -59,7 +60,7 @@ def over_growth(search: CapacitySearch, trial: Trial, time: OverTime) -> Data:
     }
     bought = _steps([(f"month {span.begin.at:g}", count) for span, count in zip(time.spans, by_month, strict=True)])
     one = len(set(by_month)) == 1
-    then = f"{bought} is needed from today on" if one else f"Bought as it grows: {bought}"
+    then = "All of them are needed from today on" if one else f"Bought as it grows: {bought}"
     money = "" if one else f", {saved:,.0f} USD less over {months:g} months than all from today on"
     text = (
         f"While the traffic grows, the busiest hour of each month keeps every objective with {_replicas(time.count)}. "
@@ -119,8 +120,10 @@ def _schedule(trial: Trial, time: OverTime, replicas: Sequence[int], more_hours:
     }
 
 
-def _autoscale(search: CapacitySearch, trial: Trial, time: OverTime, follow: Follow, warm_ns: int) -> Data:
-    target = target_of(follow, time)
+def _autoscale(search: CapacitySearch, trial: Trial, time: OverTime, fewest: dict[float, int], warm_ns: int) -> Data:
+    follow = search.question.autoscale
+    assert follow is not None
+    target = target_of(follow, time, fewest)
     replicas = time.schedule(wanted(follow, time, target))
     more = kept_hours(follow, time.spans, replicas, warm_ns)
     return {
@@ -175,8 +178,12 @@ def _day_words(search: CapacitySearch, time: OverTime, data: Data) -> str:
         f"{hours['usd_per_month']:,.0f} USD a month, {hours['mean_kw']:.2f} kW on average"
     )
     if hours["missed"]:
-        text += f" (but an objective is missed from {' and '.join(map(clock, hours['missed']))})"
+        text += f" (but {_missed(hours['missed'])})"
     return f"{text}.{_autoscale_words(data['autoscale'])}"
+
+
+def _missed(since: Sequence[float]) -> str:
+    return f"an objective is missed in {len(since)} of the hours, first from {clock(since[0])}"
 
 
 def _autoscale_words(found: Data | None) -> str:
@@ -189,7 +196,7 @@ def _autoscale_words(found: Data | None) -> str:
         f"month"
     )
     if found["missed"]:
-        text += f", and misses an objective from {' and '.join(map(clock, found['missed']))}"
+        text += f", but {_missed(found['missed'])}"
     if not found["rises"]:
         return f"{text}; the number never rises."
     steepest = found["rises"][0]

@@ -31,12 +31,17 @@ class Rise:
     slope: float
 
 
-def target_of(follow: Follow, time: OverTime) -> float:
-    """Requests under way a replica: those asked for, or those that the whole fleet has at the busiest time."""
+def target_of(follow: Follow, time: OverTime, fewest: dict[float, int]) -> float:
+    """Requests under way a replica: those asked for, or as many as there are in the busiest hour that fewer carry."""
     if follow.target is not None:
         return follow.target
-    busiest = max(time.moments, key=lambda moment: moment.level)
-    return max(1e-6, float(time.figures(busiest, time.count)["under_way"]) / time.count)
+    load = {moment.level: float(time.figures(moment, time.count)["under_way"]) for moment in time.moments}
+    carried = [
+        max((load[level] for level in time.levels if fewest[level] <= count), default=0.0) / count
+        for count in range(1, time.count)
+    ]
+    known = [one for one in carried if one > 0]
+    return min(known, default=max(1e-6, max(load.values()) / time.count))
 
 
 def wanted(follow: Follow, time: OverTime, target: float) -> dict[float, int]:

@@ -159,8 +159,8 @@ class Follow(Table):
     """Whether the number of replicas follows the day: as [fleet.autoscale] of a scenario, up to the fleet's number."""
 
     target: Float | None = option(
-        None, "Requests under way that a replica is meant to have. Unset: as many as at the busiest time.", "requests",
-        gt=0, le=1e6,
+        None, "Requests under way that a replica is meant to have. Unset: as many as in the busiest hour that fewer "
+        "replicas carry.", "requests", gt=0, le=1e6,
     )  # fmt: skip
     replicas_min: Int = option(1, "Replicas, at least.", "replicas", ge=1, le=REPLICAS_MAX)
     interval_s: Float = option(15.0, "How often the load is looked at.", "s", gt=0, le=3600)

@@ -13,7 +13,7 @@ from blink.report.comparison_plot import COLOURS, NAMES
 from blink.report.html.chart import inline_svg, variable
 from blink.report.html.page import Page, Section, charts, details, dots, items, note, pre, table
 from blink.report.plan_folder import read_plan
-from blink.report.plot import BLUE, INK, MUTED, named
+from blink.report.plot import BLUE, GREEN, INK, MUTED, named
 
 Data = dict[str, Any]
 HOURS = 24
@@ -71,10 +71,21 @@ def _found(data: Data) -> list[Section]:
         Section("Cost, power and latency", _frontier(data)),
         Section("The price of isolation", _isolation(data)),
     ]
-    if data["day"]:
-        chart = inline_svg("day", "Replicas by hour of the day", partial(_draw_day, data=data))
-        sections.append(Section("Over the day", note(data["day"]["sentence"]) + charts([chart])))
+    for title, found in words.over_time(data):
+        drawn = _day_charts(data) if found is data["day"] else ""
+        sections.append(Section(title, note(found["sentence"]) + drawn))
     return sections
+
+
+def _day_charts(data: Data) -> str:
+    panels = [("replicas_by_hour", "Replicas that would do by the hour; line: the fleet", GREEN)]
+    if "kw_by_hour" in data["day"]:
+        panels.append(("kw_by_hour", "Wall power of the fleet, kW", BLUE))
+    drawn = [
+        inline_svg(f"day-{name}", title, partial(_draw_day, data=data, name=name, title=title, colour=colour))
+        for name, title, colour in panels
+    ]
+    return charts(drawn)
 
 
 def _objectives(data: Data) -> str:
