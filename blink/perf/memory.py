@@ -14,6 +14,14 @@ TOKEN_ID_BYTES = 4
 LOGIT_BYTES = 4
 
 
+class DoesNotFitError(InputError):
+    """A GPU's memory is too small; `factor`: what is needed over what is usable."""
+
+    def __init__(self, message: str, factor: float = 1.0) -> None:
+        super().__init__(message)
+        self.factor = factor
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
     """Bytes on one GPU, by part; with tensor parallelism every GPU of the group has the same budget."""
@@ -60,7 +68,8 @@ class MemoryBudget:
         left = usable - sum(parts.values())
         needed = -(-(prompt_tokens_max + output_tokens_max) // kv_block_tokens) * block_bytes
         if left < needed:
-            raise InputError(_does_not_fit(step, utilisation, usable, {**parts, "KV blocks of one request": needed}))
+            wanted = {**parts, "KV blocks of one request": needed}
+            raise DoesNotFitError(_does_not_fit(step, utilisation, usable, wanted), sum(wanted.values()) / usable)
         weights, graphs, workspace, ring = parts.values()
         return cls(
             usable_bytes=usable,

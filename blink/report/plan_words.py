@@ -28,7 +28,7 @@ FLEET_COLUMNS = ("fleet", "GPUs", "hosts", "kept threads", "USD/month", "kW")
 def setting(data: Data) -> str:
     """Traffic, objectives and how many seeds, in a line."""
     rate = data["peak_rate"]
-    traffic = "a trace" if rate is None else f"{rate:.3g} requests/s at the busiest time"
+    traffic = "a trace" if rate is None else f"{rate:{',.0f' if rate >= 100 else '.3g'}} requests/s at the busiest time"
     if data["growth"] != 1:
         traffic += f" (today's x {data['growth']:.3g})"
     return f"{traffic}; {'; '.join(map(bound, data['objectives']))}; {len(data['seeds'])} seeds"

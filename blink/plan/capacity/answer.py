@@ -315,12 +315,11 @@ def _sentence(search: CapacitySearch, best: Trial | None) -> str:
 def _impossible(search: CapacitySearch) -> str:
     """Why nothing does it, in a sentence: the reason of the candidate that comes nearest."""
     question = search.question
-    near = max(search.trials, key=lambda trial: (_nearness(trial), -trial.candidate.index))
+    near = max(search.trials, key=lambda trial: (_nearness(trial), -trial.excess, -trial.candidate.index))
     count = len(search.trials)
-    of = f"none of {count} candidates" if count > 1 else "the candidate does not"
-    verb = " does" if count > 1 else ""
     why = near.out or _over_caps(search, near)
-    return f"{question.name} cannot be done: {of}{verb}. The nearest, {label(near.candidate)}: {why}."
+    which = f"none of {count} candidates does it. The nearest, " if count > 1 else ""
+    return f"{question.name} cannot be done: {which}{label(near.candidate)}: {why}."
 
 
 def _over_caps(search: CapacitySearch, trial: Trial) -> str:
@@ -332,12 +331,16 @@ def _over_caps(search: CapacitySearch, trial: Trial) -> str:
 
 
 def _nearness(trial: Trial) -> int:
-    """Fleets over a cap come nearer than those that miss an objective, these than what cannot run."""
+    """What is over a cap comes nearer than what needs too many GPUs, this than what no number does or cannot run."""
     if trial.replicas is not None:
-        return 3
+        return 5
     if trial.out_kind in ("cost", "power"):
-        return 2
-    return 1 if trial.bound is not None else 0
+        return 4
+    if trial.bound is None:
+        return 0
+    if not trial.bound.impossible:
+        return 3
+    return 2 if trial.bound.replicas > trial.candidate.replicas_max else 1
 
 
 def _notes(search: CapacitySearch) -> list[str]:

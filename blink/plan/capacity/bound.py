@@ -49,7 +49,10 @@ WORDS = {"compute": "compute", "bandwidth": "memory bandwidth"}
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`replicas`: fewer cannot do it. `impossible`: why no number can, in a sentence; `resource` is what binds."""
+    """`replicas`: fewer cannot do it. `impossible`: why no number can, in a sentence; `resource` is what binds.
+
+    `excess`: what would be needed over what is allowed, where it is impossible.
+    """
 
     replicas: int
     resource: str
@@ -57,6 +60,7 @@ class Bound:
     impossible: str | None = None
     ttft_floor_ms: float | None = None
     tpot_floor_ms: float | None = None
+    excess: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ def bound_of(candidate: Candidate, slo: Objectives, seeds: tuple[int, ...]) -> B
             f"{worst.sentence}; that is {gpus} GPUs, and limits.gpus_max leaves {most}",
             worst.ttft_floor_ms,
             worst.tpot_floor_ms,
+            worst.replicas / candidate.replicas_max,
         )
     return worst
 
@@ -193,9 +198,10 @@ def _bound(candidate: Candidate, slo: Objectives, times: Times, load: Load) -> B
         return Bound(1, "compute", "no request is sent within the window")
     ttft, tpot = floors(times, load)
     ttft_ms, tpot_ms = _p99_ms(ttft), _p99_ms(tpot[load.outputs > 1])
-    impossible, resource = _below_floor(slo, times, load, ttft, tpot)
-    if impossible:
-        return Bound(1, resource, impossible, impossible, ttft_ms, tpot_ms)
+    below = _below_floor(slo, times, load, ttft, tpot)
+    if below is not None:
+        sentence, resource, excess = below
+        return Bound(1, resource, sentence, sentence, ttft_ms, tpot_ms, excess)
     replicas, resource, sentence = _least_replicas(slo, times, load)
     return Bound(replicas, resource, sentence, None, ttft_ms, tpot_ms)
 
@@ -210,8 +216,8 @@ def floors(times: Times, load: Load) -> tuple[F64, F64]:
     return ttft, step.decode_ns(1, 0) + context * _kv_ns(step)
 
 
-def _below_floor(slo: Objectives, times: Times, load: Load, ttft: F64, tpot: F64) -> tuple[str | None, str]:
-    """Why no number of replicas can meet the objectives, if so, and what stands in the way."""
+def _below_floor(slo: Objectives, times: Times, load: Load, ttft: F64, tpot: F64) -> tuple[str, str, float] | None:
+    """Why no number of replicas can meet the objectives, if so, what stands in the way, and by which factor."""
     more = load.outputs > 1
     where = f"on {times.step.tensor_parallel} x {times.step.gpu.name}"
     if slo.p99_ttft_ms is not None and (floor := _p99_ms(ttft) or 0.0) > slo.p99_ttft_ms:
@@ -221,30 +227,33 @@ def _below_floor(slo: Objectives, times: Times, load: Load, ttft: F64, tpot: F64
             f"a P99 TTFT of {slo.p99_ttft_ms:g} ms is below the physical floor of {floor:.1f} ms: the prefill of the "
             f"P99 prompt ({prompt:,} tokens) alone takes so long {where}, bound by {WORDS[resource]}"
         )
-        return sentence, resource
+        return sentence, resource, floor / slo.p99_ttft_ms
     if slo.p99_tpot_ms is not None and (floor := _p99_ms(tpot[more]) or 0.0) > slo.p99_tpot_ms:
         sentence = (
             f"a P99 TPOT of {slo.p99_tpot_ms:g} ms is below the physical floor of {floor:.1f} ms: a decode step of one "
             f"sequence alone takes so long {where}, bound by memory bandwidth: every step reads the weights"
         )
-        return sentence, "bandwidth"
+        return sentence, "bandwidth", floor / slo.p99_tpot_ms
     wanted = slo.goodput
     if wanted is not None:
         good = np.ones(len(ttft), bool)
         if wanted.ttft_ms is not None:
             good &= ttft <= wanted.ttft_ms * NS_PER_MS
+        late = len(good) - int(good.sum())
         if wanted.tpot_ms is not None:
             good &= ~more | (tpot <= wanted.tpot_ms * NS_PER_MS)
         if wanted.e2e_ms is not None:
             good &= ttft + (load.outputs - 1) * tpot <= wanted.e2e_ms * NS_PER_MS
         if (share := float(good.mean())) < wanted.share:
-            resource = _prefill_resource(times.step, int(np.percentile(load.computed, 99)))
+            prefill = late >= len(good) * (1 - share) / 2  # of those that miss, half do so by their first token
+            resource = _prefill_resource(times.step, int(np.percentile(load.computed, 99))) if prefill else "bandwidth"
+            which = "prefill alone takes" if prefill else "decode steps alone take"
             sentence = (
                 f"a goodput of {wanted.share:.1%} is above what is physically possible, {share:.1%}: the others' own "
-                f"prefill or decode steps alone take longer than the bounds {where}, bound by {WORDS[resource]}"
+                f"{which} longer than the bounds {where}, bound by {WORDS[resource]}"
             )
-            return sentence, resource
-    return None, ""
+            return sentence, resource, wanted.share / max(share, 1e-3)
+    return None
 
 
 def _prefill_resource(step: StepModel, prompt: int) -> str:
@@ -275,7 +284,7 @@ def _least_replicas(slo: Objectives, times: Times, load: Load) -> tuple[int, str
         if need[place] / spans[place] > best:
             best, stretch_s = float(need[place] / spans[place]), float(spans[place]) / NS_PER_S
     replicas = max(1, math.ceil(best - 1e-9))
-    words = f"{best:.2f} replicas' GPU time is needed in {stretch_s:.0f} s, mostly {WORDS[resource]}"
+    words = f"{best:.2f} replicas' GPU time is needed in {stretch_s:.0f} s, bound mostly by {WORDS[resource]}"
     return replicas, resource, f"at least {replicas} replica{'s' if replicas > 1 else ''}: {words}"
 
 

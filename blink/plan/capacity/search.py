@@ -25,7 +25,8 @@ from typing import Any
 
 from blink.common.config import Scenario
 from blink.common.errors import InputError
-from blink.plan.capacity.bound import Bound, bound_of
+from blink.perf.memory import DoesNotFitError
+from blink.plan.capacity.bound import WORDS, Bound, bound_of
 from blink.plan.capacity.candidate import Candidate
 from blink.plan.capacity.measure import CapacityPoint, Objective, objectives_of
 from blink.plan.capacity.options import option_words
@@ -57,6 +58,7 @@ class Trial:
     replicas: int | None = None  # of the fleet that stands
     out: str | None = None  # why it is out
     out_kind: str | None = None  # impossible, cost, power, dear
+    excess: float = 1.0  # what it would need over what is allowed, where it is out
     proven: bool = True  # whether `low` follows from bounds alone
     raised: list[str] = field(default_factory=list)  # why it has more replicas than the busiest time needs
     misses_above: list[int] = field(default_factory=list)  # more replicas than the fleet has, which yet miss
@@ -72,9 +74,9 @@ class Trial:
         """What it costs a month at least."""
         return self.candidate.usd_per_month(self.low, self.candidate.idle_kw(self.low))
 
-    def drop(self, kind: str, why: str) -> None:
+    def drop(self, kind: str, why: str, excess: float = 1.0) -> None:
         """It is out."""
-        self.out_kind, self.out = kind, why
+        self.out_kind, self.out, self.excess = kind, why, excess
 
 
 class CapacitySearch:
@@ -113,11 +115,12 @@ class CapacitySearch:
         try:
             bound = bound_of(trial.candidate, self.question.slo, self.seeds)
         except InputError as error:
-            trial.drop("impossible", " ".join(str(error).split()))
+            excess = error.factor if isinstance(error, DoesNotFitError) else math.inf
+            trial.drop("impossible", " ".join(str(error).split()), excess)
             return
         trial.bound, trial.low = bound, bound.replicas
         if bound.impossible:
-            trial.drop("impossible", bound.impossible)
+            trial.drop("impossible", bound.impossible, bound.excess)
 
     def _prune(self) -> None:
         caps, standing = self.question.limits, self.standing()
@@ -128,12 +131,15 @@ class CapacitySearch:
             kw, usd = trial.candidate.idle_kw(trial.low), trial.usd_low
             how = "needs" if trial.proven else "was found to need"
             need = f"{how} at least {trial.low} replica{'s' if trial.low > 1 else ''}"
+            draw = f"which draw{'s' if trial.low == 1 else ''} {kw:.2f} kW even idle"
             if trial.low > trial.candidate.replicas_max:
-                trial.drop("impossible", self._too_many(trial))
+                trial.drop("impossible", self._too_many(trial), 0.0)
             elif caps.power_kw_max is not None and kw > caps.power_kw_max:
-                trial.drop("power", f"{need}, which draw {kw:.2f} kW even idle: the cap is {caps.power_kw_max:g} kW")
+                why = f"{need}, {draw}: the cap is {caps.power_kw_max:g} kW"
+                trial.drop("power", why, kw / caps.power_kw_max)
             elif caps.usd_per_month_max is not None and usd > caps.usd_per_month_max:
-                trial.drop("cost", f"{need}, {usd:,.0f} USD a month: the cap is {caps.usd_per_month_max:,.0f}")
+                why = f"{need}, {usd:,.0f} USD a month: the cap is {caps.usd_per_month_max:,.0f}"
+                trial.drop("cost", why, usd / caps.usd_per_month_max)
             elif cheapest is not None and usd >= self.question.search.cost_ratio_max * cheapest:
                 trial.drop("dear", f"{need}, {usd:,.0f} USD a month: {usd / cheapest:.1f} times the cheapest fleet")
 
@@ -141,7 +147,10 @@ class CapacitySearch:
         most = trial.candidate.replicas_max
         found = self.worst(trial, most)
         missed = "" if found is None else f": {found[0].says} is {shown(found[0], found[1])}"
-        return f"misses the objectives with {most * trial.candidate.gpus} GPUs, all that limits.gpus_max leaves{missed}"
+        gpus = most * trial.candidate.gpus
+        binds = f"; its GPUs' work is bound mostly by {WORDS[trial.bound.resource]}" if trial.bound else ""
+        many = f"{gpus} GPU{'s' if gpus > 1 else ''}, all that limits.gpus_max leaves"
+        return f"misses the objectives with {many}{missed}{binds}"
 
     # --- rounds ---
 
