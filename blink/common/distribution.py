@@ -70,7 +70,7 @@ class Distribution:
             return None
         values, weights, count = self.values.tolist(), self.weights.tolist(), self.count
         if self._exact:
-            squares = sum(value * value * weight for value, weight in zip(values, weights, strict=True))
+            squares = sum(map(mul, map(mul, values, values), weights))
             return math.sqrt((count * squares - int(self.total) ** 2) / (count * count))
         mean = self.total / count
         return math.sqrt(

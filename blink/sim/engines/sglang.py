@@ -64,6 +64,10 @@ class PrefillFirstBatching(Batching):
             budget -= self._continue(self.partial, budget, chunks)
         if not self.waiting or budget <= 0:
             return chunks
+        if self.running_count + sum(chunk.last for chunk in chunks) >= limits.seqs_max:
+            # As the loop would find, but without the sum over all rows, which a full batch would pay at every step.
+            self.blocked = Blocked.BATCH
+            return chunks
         reserved = sum(self._remaining(row) for row in self.decoding) * self._ratio
         room = self.pool.free * limits.block_tokens - reserved
         while self.waiting and budget > 0:
