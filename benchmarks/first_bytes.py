@@ -10,7 +10,7 @@ import socket
 import time
 from dataclasses import dataclass
 
-from blink.serve.arrival import arrived_ns, stamp_arrivals
+from blink.serve.arrival import arrived_ns, ask_for_stamps
 
 _LIMIT_S = 60.0
 _FIRST, _END = b"data:", b"\r\n0\r\n\r\n"
@@ -33,7 +33,7 @@ class Client:
         self._socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(width)]
         self._selector = selectors.DefaultSelector()
         for sock in self._socks:
-            stamp_arrivals(sock)
+            ask_for_stamps(sock)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setblocking(False)
             self._selector.register(sock, selectors.EVENT_READ)

@@ -1,8 +1,9 @@
 """TTFT as the server counts it against its clients', request by request: one stream at a time, and forty.
 
-A client's TTFT ends when the first token is at its socket, by the kernel; when one thread that reads all streams has
-read it; or when the task of a stream has, in asyncio. Where there are two cores, server and client have one each, and
-come before other programs; with BLINK_BENCH_SHARED=1 they share what there is, as any programs.
+On the wire, TTFT is from packet to packet, which root may see. A client's ends when the first token is at its socket,
+by the kernel; when one thread that reads all streams has read it; or when the task of a stream has, in asyncio. Where
+there are two cores, server and client have one each, and come before other programs; with BLINK_BENCH_SHARED=1 they
+share what there is, as any programs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.first_bytes import Client, First, tasks
 from benchmarks.scale import scaled
+from benchmarks.wire import watched
 from blink.serve.carrier import CARRIERS
 from tests.hw.native_help import needs_compiler
 from tests.serve.running import Server, running, wait_for
@@ -68,6 +70,8 @@ def counted_ms(server: Server) -> dict[str, float]:
 def shares(differences: Sequence[float]) -> dict[str, float]:
     """How much longer the client's is, in microseconds; `beyond` is the share that is more than 1 ms off."""
     found = sorted(differences)
+    if not found:
+        return {}
     rank = {name: found[min(len(found) - 1, int(share * len(found)))] for name, share in (("p50", 0.5), ("p99", 0.99))}
     values = {"mean": mean(found), **rank, "min": found[0], "max": found[-1]}
     beyond = sum(abs(one) > 1.0 for one in found) / len(found)
@@ -90,7 +94,7 @@ def compared(server: Server, width: int, bursts: int, tokens: int, gap_ns: int) 
     """Of a load: the mean TTFT that was counted, and how much longer it was for each kind of client."""
     client, before = Client(server.port, width), len(counted_ms(server))
     client.burst(tokens, gap_ns)
-    with own_cores(server.process.pid):
+    with own_cores(server.process.pid), watched(server.port) as on_the_wire:
         seen = [one for _ in range(bursts) for one in client.burst(tokens, gap_ns)]
         by_task = [one for _ in range(bursts) for one in asyncio.run(tasks(server.port, width, tokens, gap_ns))]
     client.close()
@@ -102,6 +106,7 @@ def compared(server: Server, width: int, bursts: int, tokens: int, gap_ns: int) 
 
     return {
         "ttft_ms": round(mean(counted[one.response_id] for one in seen), 2),
+        "wire_us": shares([ms - counted[name] for name, ms in on_the_wire.items()]),
         "there_us": shares(longer_ms(seen, "there_ns")),
         "read_us": shares(longer_ms(seen, "read_ns")),
         "by_task_us": shares(longer_ms(by_task, "read_ns")),

@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterable
 
 _SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>: struct timespec of the realtime clock; Python has no name for it
 _TIMESPEC = struct.Struct("@ll")
@@ -17,7 +18,7 @@ _SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 _PEEK = socket.MSG_PEEK | getattr(socket, "MSG_DONTWAIT", 0)
 
 
-def stamp_arrivals(sock: socket.socket) -> bool:
+def ask_for_stamps(sock: socket.socket) -> bool:
     """Have the kernel stamp what a TCP socket receives, or the connections of a listening one. Whether it does."""
     if not sys.platform.startswith("linux"):
         return False
@@ -35,15 +36,20 @@ def arrived_ns(fd: int) -> int:
     counts from the last of them.
     """
     try:
-        told = _peek(fd)
+        stamp_ns = stamp_in(_peek(fd))
     except OSError:
-        return time.monotonic_ns()
+        stamp_ns = None
     real_ns, now_ns = time.time_ns(), time.monotonic_ns()
+    return now_ns if stamp_ns is None else now_ns - max(0, real_ns - stamp_ns)
+
+
+def stamp_in(told: Iterable[tuple[int, int, bytes]]) -> int | None:
+    """The stamp in what `recvmsg` told beside the bytes, on the realtime clock."""
     for level, kind, data in told:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
-            stamp: tuple[int, int] = _TIMESPEC.unpack(data)
-            return now_ns - max(0, real_ns - (stamp[0] * 1_000_000_000 + stamp[1]))
-    return now_ns
+            seconds, rest_ns = _TIMESPEC.unpack(data)
+            return int(seconds) * 1_000_000_000 + int(rest_ns)
+    return None
 
 
 def _peek(fd: int) -> list[tuple[int, int, bytes]]:

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from blink.common.optional import need
 from blink.serve.app import ARRIVED
-from blink.serve.arrival import arrived_ns, stamp_arrivals
+from blink.serve.arrival import arrived_ns, ask_for_stamps
 from blink.serve.writer import Receive, Send
 
 Asgi = Callable[[Any, Receive, Send], Awaitable[None]]
@@ -104,7 +104,7 @@ class Uvicorn:
     """uvicorn with httptools."""
 
     def __init__(self, app: Asgi, sock: socket.socket) -> None:
-        stamp_arrivals(sock)
+        ask_for_stamps(sock)
         self._sock = sock
         self._server = _Server(
             uvicorn.Config(

@@ -152,9 +152,7 @@ class Response:
         if self.end_ns >= 0 or self.is_cut:
             return
         fresh, self._fresh = self._fresh, []
-        if self._generation.stream:
-            self._send(fresh)
-        now_ns = self._service.now()  # the socket has what was sent, unless the client is slow
+        now_ns = self._send(fresh) if self._generation.stream else self._service.now()
         for index in fresh:
             self._note_tokens(index, now_ns)
         if self._error is not None:
@@ -190,7 +188,10 @@ class Response:
 
     # --- what the client gets ---
 
-    def _send(self, fresh: list[int]) -> None:
+    def _send(self, fresh: list[int]) -> int:
+        """When it left: before the call that sends it. Where cores are few, the client that this wakes takes the core,
+        and the call comes back when that client has read it. So does the call for the head, which is made before.
+        """
         parts = []
         generation, frames = self._generation, self._frames
         for index in fresh:
@@ -207,7 +208,10 @@ class Response:
         body = b"".join(parts)
         if body:
             self._start(200, SSE_HEADERS)
+        now_ns = self._service.now()
+        if body:
             self._writer.write(body)
+        return now_ns
 
     def _start(self, status: int, headers: list[Header]) -> None:
         if not self._writer.started:

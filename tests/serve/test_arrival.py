@@ -19,7 +19,7 @@ pytest.importorskip("uvloop", reason="needs the extra [serve]")
 import uvloop
 
 from blink.serve.app import ARRIVED
-from blink.serve.arrival import arrived_ns, stamp_arrivals
+from blink.serve.arrival import arrived_ns, ask_for_stamps
 from blink.serve.carrier import carrier_of
 from blink.serve.server import listen
 
@@ -31,7 +31,7 @@ LIMIT_S = 10.0
 def pair(*, stamped: bool) -> tuple[socket.socket, socket.socket]:
     """Two ends of a connection; what the second one receives is `stamped`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert not stamped or stamp_arrivals(listener)
+        assert not stamped or ask_for_stamps(listener)
         client = socket.create_connection(listener.getsockname())
         return client, listener.accept()[0]
 
