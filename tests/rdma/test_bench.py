@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from blink.cli import main
+from blink.common.layout import STATUS_ARRAY_BYTES
 from blink.hw.verbs import device
 from blink.hw.verbs.bench import line
 from blink.perf.dpu import DpuProfile
-from blink.perf.link import LinkProfile
+from blink.perf.link import Hop, LinkProfile
 from tests.rdma.ends import choice
 from tests.rdma.fake import FakeWorld
+from tests.shared import ROOT
+
+SCENARIO = ROOT / "scenarios/ci-tiny.toml"
 
 
 def body(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
@@ -36,6 +40,17 @@ def body(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert dpu.core_count == DpuProfile.load("bluefield-3").core_count
     rows = {row["what"]: row for row in json.loads(Path(files[2]).read_text())["rows"]}
     assert rows["READ of 65536 bytes"]["p50_ns"] > 0
+    simulated(folder, files, measured)
+
+
+def simulated(folder: Path, files: list[str], measured: Hop) -> None:
+    """The twin with these profiles: READs of all states and of the token take what the link as measured asks for."""
+    profiles = ["--set", f"links.profile={files[0]}", "--set", f"dpu.profile={files[1]}"]
+    assert main(["run", str(SCENARIO), *profiles, "--no-progress", "--out", str(folder / "run")]) == 0
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    back_and_forth_ns = measured.one_way_ns(STATUS_ARRAY_BYTES) + 2 * measured.latency_ns
+    assert summary["blink"]["ttft_parts_mean_ms"]["read"] >= back_and_forth_ns / 1e6
+    assert summary["completed"] > 0
 
 
 @pytest.mark.rdma

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from blink.cli import main
 from blink.conform.backend import NativeRdma, Sim
 from blink.conform.lockstep import Compared, compare_script, random_scripts
 from tests.hw.native_help import needs_compiler
+from tests.shared import ROOT
 
 pytestmark = [pytest.mark.rdma, needs_compiler]
 SCRIPTS = 8
@@ -21,3 +23,10 @@ def test_decisions_in_lock_step_are_those_of_the_simulator() -> None:
     assert tally.scripts == SCRIPTS
     assert tally.decisions > 10 * SCRIPTS
     assert {"claim", "pause", "resume", "finish", "relaunched", "cancel_seen"} <= set(tally.kinds)
+
+
+def test_the_command_finds_that_both_conform_at_all_levels(capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = str(ROOT / "scenarios/conformance-small.toml")
+    assert main(["conform", "--backends", "sim,native-rdma", "--scripts", "2", scenario]) == 0
+    said = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith("conforms")]
+    assert said == ["legal", "legal", "equivalent", "lockstep", "replay"]

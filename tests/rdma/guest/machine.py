@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.rdma.guest.image import Image
@@ -82,12 +82,17 @@ class Guest:
             command += ["-device", f"virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:00:00:{number:02x}"]
         return command
 
-    def wait(self, limit_s: float) -> int:
-        """The command's exit code; DIED if the guest ended without one, or had to be ended after `limit_s`."""
+    def wait(self, limit_s: float, moved: Callable[[], object] = lambda: None) -> int:
+        """The command's exit code; DIED if the guest ended without one, or had to be ended.
+
+        It is if for `limit_s` it has not ended, and what `moved` returns has not changed.
+        """
+        last, changed_s = moved(), time.monotonic()
         try:
-            self._process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            pass
+            while self.is_running and time.monotonic() < changed_s + limit_s:
+                time.sleep(0.1)
+                if (now := moved()) != last:
+                    last, changed_s = now, time.monotonic()
         finally:
             self.close()
         try:
