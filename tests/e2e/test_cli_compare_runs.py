@@ -62,9 +62,11 @@ def guidellm_json(run: StoredRun) -> dict[str, Any]:
     spread = {"successful": {"mean": 7.0, "median": 6.0, "percentiles": {"p90": 8.0, "p99": 9.0}}}
     one = {
         "duration": 2.0,
+        "config": {"strategy": {"type_": "constant", "rate": 5.0}},
         "metrics": {
             "request_totals": {"successful": len(rows), "errored": 2, "incomplete": 1},
             "output_tokens_per_second": {"successful": {"mean": 123.0}},
+            "prompt_token_count": {"successful": {"total_sum": 456.0}},
             "inter_token_latency_ms": spread,
         },
         "requests": {"successful": rows},
@@ -139,6 +141,9 @@ def test_one_of_guidellms_benchmarks_is_read(
     assert found["figures"]["mean_tpot_ms"]["b"] == 7.0
     assert found["figures"]["failed"]["b"] == 3
     assert found["figures"]["output_throughput"]["b"] == 123.0
+    assert found["figures"]["total_input_tokens"]["b"] == 456.0
+    assert found["figures"]["request_rate"]["b"] == 5.0
+    assert found["figures"]["total_output_tokens"]["b"] is None
 
 
 def test_the_distance_is_that_of_kolmogorov_and_smirnov() -> None:

@@ -49,6 +49,9 @@ def read_guidellm(document: Any, source: str, index: int | None) -> AnyRun:
         "completed": float(len(rows)) if done is None else done,
         "failed": (totals.number("errored") or 0.0) + (totals.number("incomplete") or 0.0),
         "duration": duration,
+        "total_input_tokens": _total(metrics, "prompt_token_count"),
+        "total_output_tokens": _total(metrics, "output_token_count"),
+        "request_rate": one.table("config").table("strategy").number("rate"),
         "request_throughput": _mean(metrics, "requests_per_second"),
         "output_throughput": _mean(metrics, "output_tokens_per_second"),
         "total_token_throughput": _mean(metrics, "tokens_per_second"),
@@ -83,3 +86,7 @@ def _stated(metrics: Fields) -> dict[str, float | None]:
 
 def _mean(metrics: Fields, name: str) -> float | None:
     return metrics.table(name).table("successful").number("mean")
+
+
+def _total(metrics: Fields, name: str) -> float | None:
+    return metrics.table(name).table("successful").number("total_sum")
