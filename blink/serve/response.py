@@ -59,6 +59,7 @@ class Response:
         self.claimed_ns = self._stored_ns = self._published_ns = -1
         self.cut: Callable[[], None] = lambda: None  # ends the wait for the client
         self.fails_after: tuple[int, str] | None = None  # tokens, kind
+        self._fails = False  # now, on purpose
         self.is_cut = False
 
     @property
@@ -136,16 +137,21 @@ class Response:
         if index not in self._fresh:
             self._fresh.append(index)
         self._service.has_news(self)
-        if self.fails_after is not None and self.output_tokens >= self.fails_after[0] and self._open:
-            self._fail_on_purpose(self.fails_after[1])
+        if self.fails_after is not None and (self.output_tokens >= self.fails_after[0] or not self._open):
+            self._fails = True
 
     def _fail_on_purpose(self, kind: str) -> None:
-        self.fails_after = None
+        """After some tokens, or at the end of what is shorter: what is to fail does, however its tokens came."""
+        if self._generation.stream:
+            self._start(200, SSE_HEADERS)
         if kind == "abort":
-            self._error = internal("injected failure")
-        else:
-            self.is_cut = True
-            self.cut()
+            self.fail(internal("injected failure"))
+            return
+        if not self._generation.stream:
+            self._start(200, JSON_HEADERS)
+            self._writer.write(b"{")  # a response is cut inside its body
+        self.is_cut = True
+        self.cut()
 
     def flush(self) -> None:
         """Send what is new: at the end of a turn of the reader."""
@@ -155,7 +161,9 @@ class Response:
         now_ns = self._send(fresh) if self._generation.stream else self._service.now()
         for index in fresh:
             self._note_tokens(index, now_ns)
-        if self._error is not None:
+        if self._fails and self.fails_after is not None:
+            self._fail_on_purpose(self.fails_after[1])
+        elif self._error is not None:
             self.fail(self._error)
         elif not self._open:
             self._end_well(now_ns)
@@ -202,7 +210,7 @@ class Response:
             if not self._begun[index]:
                 self._begun[index] = True
                 parts.append(frames.first(index, usage and usage._replace(completion_tokens=0)))
-            reason = choice.finish_reason
+            reason = None if self._fails else choice.finish_reason
             if text or reason is not None:
                 parts.append(frames.text(index, text, reason, choice.stop, usage))
         body = b"".join(parts)

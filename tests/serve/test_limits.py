@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import socket
@@ -15,6 +16,9 @@ from blink.cli import main
 from tests.serve.running import open_stream, running, wait_for
 
 pytest.importorskip("uvicorn", reason="needs the extra [serve]")
+
+from blink.serve.carrier import CARRIERS
+
 LONG = {"prompt": "Hello", "max_tokens": 2000, "ignore_eos": True}
 SLOW = ("--time-scale", "40")
 
@@ -147,6 +151,26 @@ def test_failures_on_purpose_are_the_same_for_the_same_seed() -> None:
     first = outcomes()
     assert {"429 True", "500 True", "503 True", "200 True", "200 False", "IncompleteRead"} <= set(first)
     assert outcomes() == first
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("tokens", [1, 30])
+def test_what_is_to_fail_fails_however_short_it_is(carrier: str, tokens: int) -> None:
+    """Inside a stream by a frame, and a whole answer by its status; a cut is a cut, though nothing was sent yet."""
+    pytest.importorskip(carrier)
+    body = {"prompt": "x", "max_tokens": tokens, "ignore_eos": True}
+    options = ("--ttft", "1", "--itl", "0.1", "--failure-rate", "1", "--http", carrier)
+    with running(*options, "--failure-kinds", "abort") as server:
+        status, _, data = server.request("POST", "/v1/completions", {**body, "stream": True})
+        assert (status, data.count(b"injected failure")) == (200, 1)
+        assert data.endswith(b"data: [DONE]\n\n")
+        assert b'"finish_reason":"' not in data
+        assert server.request("POST", "/v1/completions", body)[0] == 500
+    with running(*options, "--failure-kinds", "disconnect") as server:
+        for one in (body, {**body, "stream": True}):
+            with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+                server.request("POST", "/v1/completions", one)
+        server.wait_idle()
 
 
 def test_a_session_is_recorded_and_replayed(tmp_path: Path) -> None:
