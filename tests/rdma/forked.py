@@ -8,58 +8,48 @@ import signal
 import socket
 
 from blink.hw.native import frontend_child
-from blink.hw.native.frontend_child import Setup
-from blink.hw.native.link import Link, Message
-from blink.hw.native.memory import SharedBlock
+from blink.hw.native.frontend_process import FrontendProcess
 
 
-class ForkedFrontend:
-    """As blink.hw.native.frontend_process.FrontendProcess. It inherits what is open here, and uses nothing of it."""
+class Forked:
+    """A process that was forked (blink.hw.native.frontend_process.Started)."""
 
-    def __init__(self, block: SharedBlock) -> None:
-        self._block = block
-        mine, its = socket.socketpair()
-        self.pid = os.fork()
-        if not self.pid:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def _look(self, options: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def poll(self) -> int | None:
+        """None while it runs; negative if a signal ended it."""
+        return self._look(os.WNOHANG)
+
+    def kill(self) -> None:
+        """End it at once, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        code = self._look(0)
+        assert code is not None
+        return code
+
+
+class ForkedFrontend(FrontendProcess):
+    """It inherits what is open here, and uses nothing of it."""
+
+    def _start(self, mine: socket.socket, its: socket.socket) -> Forked:
+        pid = os.fork()
+        if not pid:
             with contextlib.suppress(BaseException):
                 mine.close()
                 frontend_child.main(str(its.detach()))
                 os._exit(0)
             os._exit(1)
-        its.close()
-        self._code: int | None = None
-        self.link = Link(mine, patient=False)
-
-    def begin(self, setup: Setup) -> None:
-        """Let it take the ring."""
-        self.link.send(setup, self._block.fd, self._block.size_bytes)
-
-    def send(self, *message: object) -> None:
-        """Tell it something."""
-        self.link.send(*message)
-
-    def receive(self, wait_s: float = 0.0) -> list[Message]:
-        """What it has said since the last call."""
-        self.link.pump()
-        return self.link.receive(wait_s)
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs; negative if a signal ended it."""
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-        return self._code
-
-    def kill(self) -> list[Message]:
-        """End it at once, wait until it is gone, and return what it had still said."""
-        if self.exit_code is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.link.receive()
-
-    def close(self) -> None:
-        """Leave nothing behind."""
-        self.kill()
-        self.link.close()
+        return Forked(pid)

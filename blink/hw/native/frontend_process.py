@@ -6,12 +6,25 @@ import contextlib
 import socket
 import subprocess
 import sys
+from typing import Protocol
 
 from blink.hw.native.frontend_child import Setup
 from blink.hw.native.link import Link, Message
 from blink.hw.native.memory import SharedBlock
 
 MODULE = "blink.hw.native.frontend_child"
+
+
+class Started(Protocol):
+    """A process, as subprocess.Popen has it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
 
 
 class FrontendProcess:
@@ -23,15 +36,19 @@ class FrontendProcess:
     def __init__(self, block: SharedBlock) -> None:
         self._block = block
         mine, its = socket.socketpair()
-        command = [sys.executable, "-m", MODULE, str(its.fileno())]
         try:
-            self._process = subprocess.Popen(
-                command, pass_fds=(its.fileno(), block.fd), stdin=subprocess.DEVNULL, start_new_session=True
-            )  # fmt: skip
+            self._process = self._start(mine, its)
         finally:
             its.close()
         self.pid = self._process.pid
         self.link = Link(mine, patient=False)
+
+    def _start(self, mine: socket.socket, its: socket.socket) -> Started:
+        """The process, which has its end of the link."""
+        command = [sys.executable, "-m", MODULE, str(its.fileno())]
+        return subprocess.Popen(
+            command, pass_fds=(its.fileno(), self._block.fd), stdin=subprocess.DEVNULL, start_new_session=True
+        )  # fmt: skip
 
     def begin(self, setup: Setup) -> None:
         """Let it take the ring."""

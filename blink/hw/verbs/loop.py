@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -153,20 +154,15 @@ def serve(
 ) -> RunResult:
     """Serve these requests as blink.hw.native.run.serve, with the frontend's way to the ring by verbs."""
     plant = Plant.of(scenario)
-    instance = Instance(load_library(flags), settings_of(scenario, plant, time_scale))
-    try:
+    with ExitStack() as undone:
+        instance = Instance(load_library(flags), settings_of(scenario, plant, time_scale))
+        undone.callback(instance.close)
         process = SchedulerProcess(instance, default_threads())
-        try:
-            loop = Loop(instance, lambda frame: {"clean": process.stop(Stop(frame["how"]))}, choice)
-            try:
-                return serve_over(
-                    scenario, requests, admitted(scenario, requests, plant), loop.ring, RemoteRunning(loop.ring),
-                    MONOTONIC_CLOCK, trace_path=trace_path, progress=progress, stop=stop, time_scale=time_scale,
-                    step=plant.step,
-                )  # fmt: skip
-            finally:
-                loop.close()
-        finally:
-            process.kill()
-    finally:
-        instance.close()
+        undone.callback(process.kill)
+        loop = Loop(instance, lambda frame: {"clean": process.stop(Stop(frame["how"]))}, choice)
+        undone.callback(loop.close)
+        return serve_over(
+            scenario, requests, admitted(scenario, requests, plant), loop.ring, RemoteRunning(loop.ring),
+            MONOTONIC_CLOCK, trace_path=trace_path, progress=progress, stop=stop, time_scale=time_scale,
+            step=plant.step,
+        )  # fmt: skip
