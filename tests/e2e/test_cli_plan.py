@@ -37,7 +37,7 @@ def test_an_answer_is_printed_kept_and_made_a_page(tmp_path: Path, capsys: pytes
     assert f"with one replica less {data['binds']['runs_met']} of 2, with one more 2 of 2" in printed
     assert data["binds"]["runs_met"] < 2
     for part in (
-        "Run at each hour",
+        "Run once at each hour",
         "Autoscaling at",
         "While the traffic grows",
         "What binds",

@@ -164,7 +164,7 @@ def _day_words(search: CapacitySearch, time: OverTime, data: Data) -> str:
     kept = " and ".join(_kept(one, data["within"][one.name]) for one in search.objectives if one.name in data["within"])
     objective = next(one for one in search.objectives if one.name == worst["objective"])
     text = (
-        f"Run at each hour, {_replicas(time.count)} keep{'s' if time.count == 1 else ''} every objective all day: "
+        f"Run once at each hour, {_replicas(time.count)} keep{'s' if time.count == 1 else ''} every objective all day: "
         f"{kept}. The worst hour is {clock(worst['at'])}: {objective.says} is {shown(objective, worst['value'])}. "
         f"{fixed['mean_kw']:.2f} kW on average, {fixed['kw_max']:.2f} at most, {fixed['kwh_per_day']:,.0f} kWh a day. "
     )
