@@ -17,7 +17,7 @@ from blink.plan.point import PointResult
 from blink.plan.sweep.answer import answered
 from blink.plan.sweep.curve import curve
 from blink.plan.sweep.grid import Grid, parse_over, parse_rates
-from blink.plan.sweep.identity import point_digest
+from blink.plan.sweep.identity import DECISIVE, PACKAGE, point_digest
 from blink.plan.sweep.question import Question
 from blink.plan.sweep.row import Row, row_of
 from blink.plan.sweep.run import Made, make
@@ -25,6 +25,7 @@ from blink.plan.sweep.slo import SloClass, classes_of, parse_class
 from blink.plan.sweep.store import RESULTS_NAME, Store, read_results
 from blink.plan.variant import with_rate
 from tests.shared import ROOT
+from tests.unit.test_layers import imports
 
 TINY = load_scenario(ROOT / "scenarios" / "ci-tiny.toml")
 CHAT = SloClass("chat", Slo(ttft_ms=100.0))
@@ -303,3 +304,25 @@ def test_a_point_is_the_same_by_what_its_files_hold(tmp_path: Path) -> None:
 def test_every_figure_has_a_column() -> None:
     row = made_up(2.0, 1, 10.0)
     assert set(FIGURES) < set(row)
+
+
+BEFORE_OR_AFTER = {
+    *("plan/__init__.py", "plan/axes.py", "plan/variant.py"),  # make the scenario, which is in the digest itself
+    "plan/interval.py",  # goes over rows
+}
+
+
+def test_all_that_makes_a_row_is_in_the_digest_of_the_program() -> None:
+    """From the files that make it, over all that these import, but for layers that count as a whole."""
+    waiting, seen = [PACKAGE / "plan" / "sweep" / name for name in ("point.py", "row.py")], set[str]()
+    while waiting:
+        path = waiting.pop()
+        name = path.relative_to(PACKAGE).as_posix()
+        if name in seen or name.split("/")[0] in DECISIVE:
+            continue
+        seen.add(name)
+        for module, _ in imports(path):
+            below = PACKAGE.parent / module.replace(".", "/")
+            waiting += [file for file in (below.with_suffix(".py"), below / "__init__.py") if file.is_file()]
+    assert "plan/reproduce/window.py" in seen
+    assert seen - {"__init__.py"} - BEFORE_OR_AFTER <= set(DECISIVE)

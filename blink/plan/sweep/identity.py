@@ -13,8 +13,12 @@ from blink.common.config.scenario import path_entries
 from blink.plan.sweep.point import SweepPoint
 
 PACKAGE = Path(blink.__file__).resolve().parent
-DECISIVE = ("common", "frontend", "workload", "perf", "sim", "profiles", "plan/point.py", "plan/sweep/point.py")
-"""What decides the result of a point, below the package."""
+DECISIVE = (
+    *("common", "frontend", "workload", "perf", "sim", "profiles"),
+    *("plan/point.py", "plan/reproduce/window.py", "plan/comparison.py"),
+    *("plan/sweep/point.py", "plan/sweep/row.py", "plan/sweep/slo.py"),
+)
+"""What decides the row of a point, below the package."""
 DIGEST_BYTES = 8
 
 
