@@ -159,6 +159,7 @@ def test_each_hour_is_run_and_the_hours_say_what_could_be_saved() -> None:
     assert day["by_hour"]["missed"] == [] and day["within"] == {"p99_ttft_ms": 1.0, "p99_tpot_ms": 1.0}
     kw = [4 + one["level"] for one in day["moments"]]
     assert day["fixed"]["mean_kw"] == pytest.approx(np.mean([(a + b) / 2 for a, b in itertools.pairwise(kw)]))
+    assert "Every hour of the day keeps it, too." in answer["answer"]
     assert "Run once at each hour, 4 replicas keep every objective all day" in day["sentence"]
     seeds = {(level, seed) for _, level, seed in search.asked if level != 1.0}
     assert len(seeds) == len({seed for _, seed in seeds}), "each level has a load of its own"

@@ -60,7 +60,7 @@ def answered(search: CapacitySearch) -> Data:
     data["candidates"] = [_candidate(search, trial) for trial in search.trials]
     data["run_count"] = search.run_count
     data["notes"] = _notes(search)
-    data["answer"] = _sentence(search, best)
+    data["answer"] = _sentence(search, best, data["day"], data["months"])
     return data
 
 
@@ -284,7 +284,7 @@ def _fleet_words(fleet: Data) -> str:
     return f"{count} replica{'s' if count > 1 else ''} of {fleet['label']}"
 
 
-def _sentence(search: CapacitySearch, best: Trial | None) -> str:
+def _sentence(search: CapacitySearch, best: Trial | None, day: Data | None, months: Data | None) -> str:
     if best is None:
         return _impossible(search)
     fleet = _fleet(search, best)
@@ -309,7 +309,8 @@ def _sentence(search: CapacitySearch, best: Trial | None) -> str:
     if best.raised:
         text += f"; {best.raised[-1]}"
     sure = "no 95 % interval reaches its bound" if fleet["sure"] else "an interval over the seeds reaches its bound"
-    return f"{text}; {sure}."
+    over = " and ".join(name for name, time in (("hour of the day", day), ("month of growth", months)) if time)
+    return f"{text}; {sure}." + (f" Every {over} keeps it, too." if over else "")
 
 
 def _impossible(search: CapacitySearch) -> str:
