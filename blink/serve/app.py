@@ -32,7 +32,7 @@ _HTML: list[Header] = [
 ]
 _CLOSE: list[Header] = [(b"connection", b"close")]
 ARRIVED = "blink.arrived_ns"
-"""In the state of a request's scope, where the server knows it: when its first byte arrived, on the monotonic clock."""
+"""In the state of a request's scope, where the server knows it: when it was at the socket, on the monotonic clock."""
 
 
 class _GoneError(Exception):
