@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +26,19 @@ class Estimate:
     error: float
     samples: int
 
+    def plus(self, other: Estimate) -> Estimate:
+        """Both together."""
+        return Estimate(self.value + other.value, math.hypot(self.error, other.error), min(self.samples, other.samples))
+
 
 @dataclass(frozen=True, slots=True)
 class LoopCosts:
-    """Nanoseconds around a graph. `launch`: from a boundary until the launch; `publish`: from the graph's end until the
-    last token of the batch is stored, with `publish_per_slot` more for each; `claim`: what a prefill takes longer until
-    its launch, with `claim_per_slot` more for each prompt; `relaunch`: what a relaunch adds.
+    """Nanoseconds around a graph: means, since a boundary at which a request has ended takes twice as long as
+    others, and is as real; only the hundredth that takes longest is left out.
+
+    `launch`: from a boundary until the launch; `publish`: from the graph's end until the last token of the batch is
+    stored; `publish_per_slot`: what both take longer for each slot of the batch; `claim`: what a prefill takes longer
+    until its launch, with `claim_per_slot` more for each prompt; `relaunch`: what a relaunch adds.
     """
 
     launch: Estimate
@@ -52,9 +60,11 @@ def loop_costs(runs: Sequence[StepTable]) -> LoopCosts:
     busy = np.concatenate([run.kv_tokens > 0 for run in runs])
     decode = (kind == GraphKind.DECODE) & known
     prefill = (kind == GraphKind.PREFILL) & known & busy & ~relaunched
-    launch = _median(before[decode & ~relaunched], "a decode step")
-    publish, per_slot = line(live[decode], after[decode])
-    claim, per_prompt = line(live[prefill], before[prefill] - launch.value)
+    plain = decode & ~relaunched
+    launch, launch_per_slot = line(live[plain], before[plain], _usual_mean)
+    publish, stored_per_slot = line(live[decode], after[decode])
+    per_slot = launch_per_slot.plus(stored_per_slot)
+    claim, per_prompt = line(live[prefill], before[prefill] - launch.value, _usual_mean)
     renewed = before[decode & relaunched] - launch.value
     relaunch = _median(renewed, "a relaunch") if renewed.size else Estimate(0.0, 0.0, 0)  # a host relaunches nothing
     return LoopCosts(launch, publish, per_slot, claim, per_prompt, relaunch)
@@ -98,19 +108,28 @@ def _mean(values: NDArray[np.float64] | I64, what: str) -> Estimate:
     return Estimate(float(values.mean()), float(values.std()) / values.size**0.5, int(values.size))
 
 
-def line(x: Floats, y: Floats) -> tuple[Estimate, Estimate]:
-    """Intercept and slope through the medians of each x, by their numbers; neither below 0."""
+def _usual_mean(values: Floats) -> float:
+    """Without the hundredth that is largest: something else disturbed it."""
+    return float(np.sort(values)[: max(1, math.ceil(0.99 * values.size))].mean())
+
+
+def _middle(values: Floats) -> float:
+    return float(np.median(values))
+
+
+def line(x: Floats, y: Floats, middle: Callable[[Floats], float] = _middle) -> tuple[Estimate, Estimate]:
+    """Intercept and slope through the middles of each x, medians by default, by their numbers; neither below 0."""
     if y.size < _SAMPLES_MIN:
         raise InputError(f"calibrate: the programme has {y.size} samples of a batch; needed: {_SAMPLES_MIN}")
     places = np.unique(x)
-    medians = np.array([np.median(y[x == place]) for place in places])
+    middles = np.array([middle(y[x == place]) for place in places])
     weights = np.array([np.count_nonzero(x == place) for place in places], np.float64)
     centre = float(np.average(places, weights=weights))
     spread = float(np.average((places - centre) ** 2, weights=weights))
-    middle = float(np.average(medians, weights=weights))
-    slope = float(np.average((places - centre) * medians, weights=weights)) / spread if spread else 0.0
+    mean = float(np.average(middles, weights=weights))
+    slope = float(np.average((places - centre) * middles, weights=weights)) / spread if spread else 0.0
     slope = max(0.0, slope)
-    start = max(0.0, middle - slope * centre)
+    start = max(0.0, mean - slope * centre)
     left = float(np.std(y - start - slope * x))
     error = left / y.size**0.5
     return Estimate(start, error, int(y.size)), Estimate(slope, error / spread**0.5 if spread else 0.0, int(y.size))
