@@ -1,8 +1,8 @@
 """What binds: one replica less is run again with more of each resource, and the one that helps most is named.
 
-It gets what would make up for the replica if that resource were all there is to it, and a tenth more. The runs are the
-fleet's own, first seed, in which nothing else changes. Ring slots are fixed by the protocol: they bind where all of
-them were in use.
+It gets what would make up for the replica if that resource were all there is to it, and a tenth more. Of the host's CPU
+it gets more by work that takes less time, and by fewer other jobs. The runs are the fleet's own, first seed, in which
+nothing else changes. Ring slots are fixed by the protocol: they bind where all of them were in use.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _relieved(scenario: Scenario, factor: float) -> Iterator[list[tuple[str, Sce
                 if "unit" in field.metadata and field.name.endswith(HOST_TIMES)
             }
             path = _profile(folder, "host-engine", system.profile, "host", times)
-            changed.append(("host", _changed(scenario, system={"profile": path})))
+            changed.append(("host", _changed(scenario, system={"profile": path}, **_fewer_jobs(scenario, factor))))
         if isinstance(system, HostDrivenSystem):
             more = {"max_num_seqs": round(system.max_num_seqs * factor)}
             if system.max_num_batched_tokens < more["max_num_seqs"]:
@@ -131,6 +131,14 @@ def _relieved(scenario: Scenario, factor: float) -> Iterator[list[tuple[str, Sce
                 ("batch", _changed(scenario, limits={"batch_max": round(scenario.limits.batch_max * factor)}))
             )
         yield changed
+
+
+def _fewer_jobs(scenario: Scenario, factor: float) -> dict[str, dict[str, Any]]:
+    """More of the host's CPU beside other jobs is also fewer of these."""
+    mix = scenario.interference
+    threads = mix.threads if mix.threads is not None else sum(job.threads for job in mix.jobs)
+    measured = any(job.file is not None for job in mix.jobs)  # which cannot be scaled
+    return {"interference": {"threads": int(threads / factor)}} if threads and not measured else {}
 
 
 def _profile(folder: Path, kind: str, base: str, name: str, constants: dict[str, tuple[Any, str]]) -> str:
