@@ -56,7 +56,7 @@ def test_what_would_do_goes_before_what_helps_more_and_nothing_is_named_for_a_li
 
 
 def test_slots_bind_where_more_requests_wait_than_the_ring_has() -> None:
-    asked = question(set=[FIXED % (20, 400), "limits.batch_max=16"], traffic={"rate": 700.0, "window_s": 10.0})
+    asked = question(set=[FIXED % (20, 40), "limits.batch_max=16"], traffic={"rate": 700.0, "window_s": 10.0})
     search = CapacitySearch(asked, candidates_of(asked), None)
     trial = search.trials[0]
     search.run_more([(trial, 1)])

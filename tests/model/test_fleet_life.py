@@ -150,7 +150,7 @@ def test_a_target_that_is_never_reached_leaves_the_fleet_as_it_is() -> None:
 # --- separate prefill and decode ---
 
 
-@pytest.mark.parametrize("kind", ["blink", "vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("kind", ["blink", "cpu-resident", "vllm", "sglang", "trtllm"])
 def test_prompts_and_tokens_on_separate_replicas_serve_everything(kind: str) -> None:
     both, apart = fleet(kind, replicas=2), fleet(kind, replicas=2, prefill_replicas=1)
     assert outcomes(apart) == {"completed": 120}

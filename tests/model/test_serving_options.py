@@ -124,12 +124,12 @@ def test_the_same_prompt_again_is_computed_but_for_its_last_token(kind: str) -> 
     assert np.all(ttft[1:] < 0.35 * ttft[0])
 
 
-@pytest.mark.parametrize("kind", ["blink", "vllm"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_cache_without_room_finds_nothing_and_host_memory_takes_its_place(kind: str) -> None:
     """More beginnings than free blocks hold: the last that left is never there, unless the host keeps all of them."""
     document = load(requests=48, shared_prefix={"groups": 16, "tokens": 512})
     document["limits"] = {"prompt_capacity_tokens": 3072, "output_capacity_tokens": 64}
-    if kind == "blink":
+    if kind in ("blink", "cpu-resident"):
         document["gpu"] = {"profile": "h200", "memory_utilization": 0.133}
     else:
         document["system"] = {"kind": kind, "num_gpu_blocks": 430}
@@ -161,10 +161,13 @@ def test_the_hashes_of_a_trace_are_read_and_found() -> None:
 # --- speculation ---
 
 
-def test_a_draft_that_is_never_right_costs_time_and_one_that_always_is_saves_nearly_all_of_its_tokens() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_that_is_never_right_costs_time_and_one_that_always_is_saves_nearly_all_of_its_tokens(
+    kind: str,
+) -> None:
     def tpot(**speculation: Any) -> float:
         more = {"serving": {"speculation": speculation}} if speculation else {}
-        return mean_tpot(run(scenario(**load(arrivals={"kind": "poisson", "rate": 1.0}), **more)))
+        return mean_tpot(run(scenario(kind, **load(arrivals={"kind": "poisson", "rate": 1.0}), **more)))
 
     plain = tpot()
     wrong = tpot(draft_tokens=3, acceptance=0.0, draft_cost=0.1)
