@@ -65,7 +65,7 @@ def _each(data: Data) -> list[RenderableType]:
         parts += [_rule(curve["label"]), Text(verdict["sentence"], style=STYLES.get(verdict["state"], ""))]
         if curve["points"]:
             parts.append(_points("req/s", [(_rate(point), point) for point in curve["points"]]))
-        parts += [Text(f"Not run: {reason}", style="dim") for reason in curve["failed"]]
+            parts += [Text(f"Not run: {reason}", style="dim") for reason in curve["failed"]]
     return parts
 
 

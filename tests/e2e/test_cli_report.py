@@ -132,6 +132,14 @@ def test_a_sweep_of_one_load_has_no_curves_and_says_who_keeps_up(tmp_path: Path)
     assert "kept by" in html
 
 
+def test_what_cannot_run_is_told_once_with_all_whom_it_concerns(tmp_path: Path) -> None:
+    over = ("--over", "model=smollm2-135m,bloom-176b,interference=none,colocated", "--seeds", "1", "--workers", "1")
+    assert main(["sweep", TINY, "--rate", "50", *over, "--out", str(tmp_path / "s")]) == 0
+    html = report(tmp_path / "s")
+    assert html.count("Not run: Blink, bloom-176b, isolated; Blink, bloom-176b, colocated: memory: ") == 1
+    assert html.count("bloom-176b, isolated") == 1
+
+
 def test_names_in_a_scenario_are_text_and_not_markup(tmp_path: Path) -> None:
     assert main(["run", TINY, "--set", "name=<b>&amp;", "--out", str(tmp_path / "r")]) == 0
     html = report(tmp_path / "r")

@@ -94,14 +94,19 @@ def _warnings(data: Data) -> list[str]:
     said = []
     if data["partial"]:
         said.append(f"Stopped before its end: {data['done_count']:,} of {data['point_count']:,} runs are done.")
-    said += [f"{curve['label']}: not run: {reason}" for curve in data["curves"] for reason in curve["failed"]]
+    reasons: dict[str, list[str]] = {}
+    for curve in data["curves"]:
+        for reason in curve["failed"]:
+            reasons.setdefault(reason, []).append(curve["label"])
+    said += [f"Not run: {'; '.join(labels)}: {reason}" for reason, labels in reasons.items()]
     return said
 
 
 def _loads(data: Data) -> Section | None:
-    """The table for the eye, and the verdicts as sentences, which a phone can show."""
+    """The table for the eye, and the verdicts as sentences; what could not run at all is among the warnings."""
     rows, first = [], first_label(data)
-    for curve in data["curves"]:
+    ran = [curve for curve in data["curves"] if curve["points"] or not curve["failed"]]
+    for curve in ran:
         load, state = curve["load"], badge(curve["verdict"]["state"])
         if load is None:
             rows.append([escape(curve["label"]), state, "", "", "", *([""] if first else []), ""])
@@ -112,8 +117,8 @@ def _loads(data: Data) -> Section | None:
         over = [escape(over_first(curve))] if first else []
         rows.append([escape(curve["label"]), state, end, *over, _rate(load["serviceable_rate"]), plateau, kept])
     ratios = [f"over {first}"] if first else []
-    headings = ("", "", "saturation /s", *ratios, "serviceable /s", "plateau tok/s", "of it kept at the top")
-    said = [f"{curve['label']}: {curve['verdict']['sentence']}" for curve in data["curves"]]
+    headings = ("", "", "saturation /s", *ratios, "serviceable /s", "plateau tok/s", "kept at the top")
+    said = [f"{curve['label']}: {curve['verdict']['sentence']}" for curve in ran]
     return Section("Load before saturation", table(headings, rows, folds=True) + items(said)) if rows else None
 
 
