@@ -170,7 +170,7 @@ def worker_processes(count: int) -> Iterator[tuple[Executor, Callable[[], None]]
 
     An exception inside gives up everything. Processes are there before this returns, out of the reach of Ctrl-C.
     """
-    _track_quietly()
+    track_quietly()
     # A fresh interpreter a worker: a forked one would inherit whatever threads and locks its parent holds just then.
     context = multiprocessing.get_context("spawn")
     # No lock around it: a worker that dies holding one would hang the rest.
@@ -191,10 +191,10 @@ def worker_processes(count: int) -> Iterator[tuple[Executor, Callable[[], None]]
             raise
 
 
-def _track_quietly() -> None:
+def track_quietly() -> None:
     """Start Python's tracker of semaphores so that it does its work without a word.
 
-    A pool has five with names, which its process unlinks as it ends. One that is killed cannot; the tracker, which
+    A pool's semaphores have names, which its process unlinks as it ends. One that is killed cannot; the tracker, which
     outlives it for this, does so in its place, but tells of a leak that is none any more.
     """
     before = os.environ.get("PYTHONWARNINGS")

@@ -82,11 +82,12 @@ def test_a_killed_sweep_goes_on_and_gives_the_same_bytes(whole: Path, tmp_path: 
     assert kept(out) == kept(whole)
 
 
-def test_a_killed_sweep_leaves_no_worker_and_no_complaint_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", [("--workers", "2"), ("--cluster", "local:2")])
+def test_a_killed_sweep_leaves_no_worker_and_no_complaint_behind(where: tuple[str, str], tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil", reason="comes with the extra cluster")
     out = tmp_path / "s"
     grid = (str(ROOT / "scenarios" / "llama3-8b-h100.toml"), "--rate", "4,6", "--seeds", "9")
-    command = [sys.executable, "-m", "blink.cli", "sweep", *grid, "--workers", "2", "--out", str(out)]
+    command = [sys.executable, "-m", "blink.cli", "sweep", *grid, *where, "--out", str(out)]
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         _rows_after(out / RESULTS_NAME, 1)

@@ -16,7 +16,7 @@ from typing import Any
 
 from blink.common.errors import InputError
 from blink.common.optional import need
-from blink.plan.point import interrupts_held_back
+from blink.plan.point import interrupts_held_back, track_quietly
 from blink.plan.sweep.identity import program_digest
 
 LOCAL = "local:"
@@ -73,6 +73,7 @@ def _client(distributed: Any, name: str, count: int | None) -> Iterator[Any]:
             yield client
         return
     with TemporaryDirectory(prefix="blink-cluster-") as scratch:
+        track_quietly()
         with interrupts_held_back():
             cluster = _local(distributed, count, scratch)
         with cluster, distributed.Client(cluster, set_as_default=False) as client:
