@@ -263,3 +263,23 @@ def test_a_settled_fleet_is_the_cheapest_within_the_caps() -> None:
     confirm(search, best)
     assert OverTime(search, best, day_spans(Traffic(curve=((0.0, 1.0), (12.0, 2.0))))).count == 4
     assert Rise(1, 2.0, 0.1).replicas == 1
+
+
+def test_what_is_left_over_at_the_ends_of_a_short_run_makes_no_fleet_larger() -> None:
+    """Without a bound on the first token a fleet must keep up; at a lower rate than the busiest one it does."""
+
+    class Lazy(Pretended):
+        def run_all(self, points: Any) -> list[Figures]:
+            found = super().run_all(points)
+            for point, one in zip(points, found, strict=True):
+                one["served_share"] = 0.9 if dict(point.key).get("level", 1.0) < 1.0 else 1.0
+                one["p99_tpot_ms"] = one["p99_ttft_ms"] / 10
+            return found
+
+    asked = question(traffic={"curve": CURVE, "window_s": 20.0}, slo={"p99_tpot_ms": 20.0})
+    search = Lazy(asked, lambda replicas, level, seed: replicas >= 2)
+    search.search()
+    answer = answered(search)
+    assert answer["best"]["replicas"] == 2
+    assert all(one["meets"] for one in answer["day"]["moments"])
+    assert set(answer["day"]["replicas_by_hour"]) == {2}, "fewer must keep up, and are not seen to"

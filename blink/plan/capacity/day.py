@@ -81,7 +81,7 @@ def _moments(search: CapacitySearch, time: OverTime) -> list[Data]:
                 "rate": None if peak is None else rounded(peak * moment.factor),
                 "level": rounded(moment.level),
                 "replicas": least[moment.level],
-                "meets": search.meets(figures),
+                "meets": time.meets(moment, time.count),
                 "wall_kw": rounded(figures["wall_kw"]),
                 "requests": figures["requests"],
                 "figures": {one.name: _rounded(figures[one.name]) for one in search.objectives},

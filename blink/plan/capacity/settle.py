@@ -53,7 +53,7 @@ def _over(search: CapacitySearch, trial: Trial, what: str) -> OverTime | None:
 def _missed_words(search: CapacitySearch, trial: Trial, what: str, time: OverTime, moment: Moment) -> str:
     figures = time.figures(moment, time.count)
     value = next(
-        (shown(one, figures[one.name]) for one in search.objectives if not one.met(figures[one.name])),
+        (shown(one, figures[one.name]) for one in time.judged(time.count) if not one.met(figures[one.name])),
         "nothing is served",
     )
     when = clock(moment.at) if what == "hour" else f"month {moment.at:g}"
