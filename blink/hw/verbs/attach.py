@@ -129,7 +129,7 @@ class Attachment:
             try:
                 for frame in self._control.arrived(_TURN_S):
                     self._take(frame)
-            except (FrameError, OSError, ValueError) as error:
+            except FrameError as error:
                 if not self._over:
                     self.channel.fail(ControlLostError("the connection to the ring", str(error)))
                 self._control.closed = True

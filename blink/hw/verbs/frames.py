@@ -96,11 +96,13 @@ class FrameSocket:
     def arrived(self, wait_s: float) -> list[Frame]:
         """Frames that are here, after waiting for the first at most so long. Raises FrameError at the end."""
         whole, self._whole = self._whole, []
-        if whole or not self._readable(wait_s):
+        if whole:
             return whole
         try:
+            if not self._readable(wait_s):
+                return []
             data = self._end.recv(_CHUNK_BYTES)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a ValueError: it was closed here, in another thread
             self.closed = True
             raise FrameError(f"the connection is gone ({error})") from None
         if not data:
