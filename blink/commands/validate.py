@@ -93,8 +93,11 @@ def _draw(folder: Path, found: Validation) -> None:
     from blink.twin.statistics import quantiles
 
     panels = {}
-    for name in ("ttft", "tpot", "e2e"):
-        sides = [np.concatenate([pair.latencies()[name][side] for pair in found.pairs]) for side in (0, 1)]
+    for name in ("ttft", "tpot", "itl", "e2e"):
+        if name == "itl":
+            sides = list(found.token_gaps)
+        else:
+            sides = [np.concatenate([pair.latencies()[name][side] for pair in found.pairs]) for side in (0, 1)]
         if sides[0].size:
             marked = {
                 label: (float(np.percentile(sides[0], q)), float(np.percentile(sides[1], q)))

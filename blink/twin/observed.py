@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from blink.common.errors import InputError
-from blink.common.lifecycle import is_lifecycle
+from blink.common.lifecycle import is_lifecycle, read_lifecycle
 from blink.common.results import I64, TTFT_PARTS, Outcome
 from blink.common.trace import TRACE_FILE_NAMES, read_trace
 from blink.common.units import NS_PER_S
@@ -64,10 +64,12 @@ class ObservedRun:
         return path if path and path.is_file() else None
 
     def gaps(self) -> TokenGaps | None:
-        """Times between tokens: those that a benchmark lists, or of the ring's tokens, by a trace of slots."""
+        """Times between tokens: those that a benchmark lists, or by a trace, of slots or of a host-driven engine."""
         path = self.trace_path
-        if self.listed_gaps or path is None or self.request_id is None or is_lifecycle(path):
+        if self.listed_gaps or path is None or self.request_id is None:
             return self.listed_gaps
+        if is_lifecycle(path):
+            return TokenGaps.of_lifecycle(read_lifecycle(path), self.request_id)
         return TokenGaps.of_trace(read_trace(path), self.request_id)
 
 

@@ -139,6 +139,8 @@ def verdict_lines(found: Validation, tolerances: Tolerances) -> Iterator[str]:
             yield f"policy: {policy.equal:,} of {policy.total:,} rows of {name} are equal, then {policy.difference}"
     if found.not_decomposed:
         yield f"parts: cannot be told apart: {found.not_decomposed}"
+    if found.no_token_gaps:
+        yield f"ITL: no single gaps between tokens in {', '.join(found.no_token_gaps)}: first and last tokens alone"
     if found.left_out:
         yield f"{found.left_out} requests of the measured runs are not compared (not completed, or left out)"
     if found.excused:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blink.common.events import Event
+from blink.common.lifecycle import LifeEvent, LifeTrace
 from blink.common.results import I64
 from blink.common.trace import Trace
 from blink.twin.statistics import Floats
@@ -32,6 +33,17 @@ class TokenGaps:
         columns = trace.columns
         stored = np.isin(columns["event"], _TOKENS)
         request, t_ns = (np.asarray(columns[name])[stored].astype(np.int64) for name in ("request_id", "t_ns"))
+        return cls._of_times(request, t_ns, request_ids)
+
+    @classmethod
+    def of_lifecycle(cls, trace: LifeTrace, request_ids: I64) -> TokenGaps:
+        """As the core of a host-driven engine saw them: from one output of a request to its next."""
+        columns = trace.columns
+        made = np.isin(columns["event"], (LifeEvent.FIRST_TOKEN, LifeEvent.TOKEN))
+        return cls._of_times(columns["request_id"][made], columns["t_ns"][made], request_ids)
+
+    @classmethod
+    def _of_times(cls, request: I64, t_ns: I64, request_ids: I64) -> TokenGaps:
         order = np.argsort(request_ids, kind="stable")
         at = np.minimum(np.searchsorted(request_ids[order], request), len(order) - 1)
         known = request_ids[order][at] == request

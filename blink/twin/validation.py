@@ -109,6 +109,8 @@ class Validation:
     conformance: list[tuple[str, Verdict]]
     decompositions: list[tuple[str, Decomposition]]
     not_decomposed: str
+    token_gaps: tuple[Floats, Floats]  # measured and predicted, ms, pooled; empty where a run has none
+    no_token_gaps: tuple[str, ...]  # runs that have none
     breaches: list[Breach] = field(default_factory=list)
     excused: list[Breach] = field(default_factory=list)  # within tolerance only by what starts scatter by
 
@@ -160,10 +162,11 @@ def validate(
             say(f"{name}: which part errs in {pair.real.name}")
             decompositions.append((pair.real.name, decompose(*_parts(pair), _trace(pair))))
     say(f"{name}: statistics")
+    gaps = _Gaps.of(pairs)
     found = Validation(
         name, pairs, sum(len(pair.real) + pair.real.left_out - len(pair.mine) for pair in pairs),
-        _latencies(pairs, by_start=tolerances.by_start), _gaps(pairs), list(_throughputs(pairs)), _occupancy(pairs),
-        list(_offenders(pairs)), conformance, decompositions, why,
+        _latencies(pairs, gaps, by_start=tolerances.by_start), _gaps(pairs), list(_throughputs(pairs)),
+        _occupancy(pairs), list(_offenders(pairs)), conformance, decompositions, why, gaps.samples, gaps.missing,
     )  # fmt: skip
     judged = list(_judge(found, tolerances))
     found.breaches, found.excused = ([b for b in judged if b.excused is excused] for excused in (False, True))
@@ -212,7 +215,7 @@ def _samples(name: str, run: ObservedRun, rows: I64) -> Floats:
     return (run.last_ns[rows] - run.first_ns[rows]) / (run.output_tokens[rows] - 1) / NS_PER_MS
 
 
-def _latencies(pairs: Sequence[Pair], *, by_start: bool) -> dict[str, dict[str, Comparison]]:
+def _latencies(pairs: Sequence[Pair], gaps: _Gaps, *, by_start: bool) -> dict[str, dict[str, Comparison]]:
     """Pooled over the pairs; by regime of the measured run, too. `by_start`: intervals are of whole pairs."""
     samples: dict[str, list[tuple[Floats, Floats, I64, I64]]] = {}
     by_start = by_start and len(pairs) >= STARTS_MIN
@@ -238,34 +241,58 @@ def _latencies(pairs: Sequence[Pair], *, by_start: bool) -> dict[str, dict[str, 
             chosen = regime == index
             if REGIME_MIN <= np.count_nonzero(chosen) < real.size:
                 found.setdefault(label, {})[name] = compared(real[chosen], sim[chosen], start[chosen])
-    for label, comparison in _token_gaps(pairs, found, by_start=by_start):
+    for label, comparison in gaps.comparisons(list(found), by_start=by_start):
         found[label]["itl"] = comparison
     return found
 
 
-def _token_gaps(pairs: Sequence[Pair], labels: Iterable[str], *, by_start: bool) -> Iterator[tuple[str, Comparison]]:
-    """ITL of the same requests on both sides, pooled over the pairs, by regime; nothing if a run has no single gaps."""
-    sides: tuple[list[Floats], list[Floats]] = ([], [])
-    owners: tuple[list[I64], list[I64]] = ([], [])
-    regime: list[I64] = []
-    for pair in pairs:
-        both = pair.real.gaps(), pair.sim.gaps()
-        for side, (gaps, rows) in enumerate(zip(both, (pair.mine, pair.theirs), strict=True)):
-            if gaps is None:
-                return
-            owner, gap_ns = gaps.of_rows(rows)
-            owners[side].append(owner + sum(map(len, regime)))
-            sides[side].append(gap_ns / NS_PER_MS)
-        regime.append(regimes(pair.real, pair.real.limit or pair.sim.limit)[pair.mine])
-    of_request, of_start = np.concatenate(regime), np.repeat(np.arange(len(regime)), [len(part) for part in regime])
-    samples, whose = [np.concatenate(part) for part in sides], [np.concatenate(part) for part in owners]
-    for label in labels:
-        chosen = of_request >= 0 if label == "all" else of_request == REGIMES.index(label)
-        number = of_start if by_start else np.cumsum(chosen) - 1
-        real, sim = (chosen[part] for part in whose)
-        if real.any() and sim.any():
-            mine, theirs = number[whose[0][real]], number[whose[1][sim]]
-            yield label, compare_owned(samples[0][real], samples[1][sim], mine, theirs)
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """Times between tokens of all pairs: measured and predicted ms, and of each the request, the pooled ones numbered.
+
+    `regime` and `start` are of the requests. `missing` names runs that have none; then nothing else is there.
+    """
+
+    samples: tuple[Floats, Floats]
+    owners: tuple[I64, I64]
+    regime: I64
+    start: I64
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> _Gaps:
+        sides: tuple[list[Floats], list[Floats]] = ([], [])
+        owners: tuple[list[I64], list[I64]] = ([], [])
+        regime: list[I64] = []
+        missing: list[str] = []
+        for pair in pairs:
+            before = sum(map(len, regime))
+            for side, (run, rows) in enumerate(((pair.real, pair.mine), (pair.sim, pair.theirs))):
+                gaps = run.gaps()
+                if gaps is None:
+                    missing.append(f"{run.name} ({'twin' if side else 'measured'})")
+                    continue
+                owner, gap_ns = gaps.of_rows(rows)
+                owners[side].append(owner + before)
+                sides[side].append(gap_ns / NS_PER_MS)
+            regime.append(regimes(pair.real, pair.real.limit or pair.sim.limit)[pair.mine])
+        start = np.repeat(np.arange(len(regime)), [len(part) for part in regime])
+        if missing:
+            nothing, none = np.zeros(0), np.zeros(0, np.int64)
+            return cls((nothing, nothing), (none, none), np.concatenate(regime), start, tuple(missing))
+        real, sim = (np.concatenate(part) for part in sides)
+        mine, theirs = (np.concatenate(part) for part in owners)
+        return cls((real, sim), (mine, theirs), np.concatenate(regime), start)
+
+    def comparisons(self, labels: Iterable[str], *, by_start: bool) -> Iterator[tuple[str, Comparison]]:
+        """By regime, where both sides have gaps."""
+        for label in labels:
+            chosen = self.regime >= 0 if label == "all" else self.regime == REGIMES.index(label)
+            number = self.start if by_start else np.cumsum(chosen) - 1
+            real, sim = (chosen[owner] for owner in self.owners)
+            if real.any() and sim.any():
+                mine, theirs = number[self.owners[0][real]], number[self.owners[1][sim]]
+                yield label, compare_owned(self.samples[0][real], self.samples[1][sim], mine, theirs)
 
 
 def _gaps(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:

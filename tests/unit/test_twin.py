@@ -11,6 +11,7 @@ import pytest
 
 from blink import cli
 from blink.common.errors import InputError
+from blink.common.lifecycle import LifeEvent, LifeTrace
 from blink.twin.observed import ObservedRun, matched, read_observed, write_log
 from blink.twin.occupancy import occupancies, regimes
 from blink.twin.report import verdict_lines
@@ -98,6 +99,25 @@ def test_benchmark_json_with_details_is_a_run(tmp_path: Path) -> None:
     assert run.last_ns[3] - run.first_ns[3] == pytest.approx(sum(content["itls"][3]) * 1e9, abs=1)
     assert run.listed_gaps is not None
     assert len(run.listed_gaps.gap_ns) == 29 * 9
+
+
+def test_gaps_of_a_host_driven_engine_are_those_of_its_outputs() -> None:
+    """Two requests in turns; what else happens makes no token."""
+    first, token, done = LifeEvent.FIRST_TOKEN, LifeEvent.TOKEN, LifeEvent.FINISHED
+    rows = [
+        (10, first, 7),
+        (15, first, 3),
+        (30, token, 7),
+        (31, token, 3),
+        (60, token, 7),
+        (60, done, 7),
+        (70, done, 9),
+    ]
+    table = np.array(rows, np.int64)
+    columns = dict(zip(("t_ns", "event", "request_id"), table.T, strict=True))
+    found = TokenGaps.of_lifecycle(LifeTrace("made up", None, None, columns), np.array([3, 7], np.int64))  # type: ignore[arg-type]
+    assert found.row.tolist() == [0, 1, 1]
+    assert found.gap_ns.tolist() == [16, 20, 30]
 
 
 def test_a_run_becomes_a_request_log_and_comes_back(tmp_path: Path) -> None:
@@ -252,6 +272,7 @@ def test_a_report_is_kept_with_a_figure(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["validate", str(real), str(real), "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == {"report.md", "validation.json", "qq-a.svg"}
     assert "### Latencies, 29 requests" in (out / "report.md").read_text()
+    assert ">ITL<" in (out / "qq-a.svg").read_text() or "<!-- ITL -->" in (out / "qq-a.svg").read_text()
     capsys.readouterr()
 
 
