@@ -123,6 +123,17 @@ def test_a_run_without_a_ring_or_without_a_trace_has_its_page_too(tmp_path: Path
     assert ("Slots of the ring in use" in html) == ("trace.format=none" in more)
 
 
+def test_a_fleets_page_says_what_each_replica_did(tmp_path: Path) -> None:
+    assert main(["run", TINY, "--set", "fleet={replicas=3}", "--out", str(tmp_path / "r")]) == 0
+    html = report(tmp_path / "r")
+    check_stands_alone(html)
+    assert "h200, 3 replicas, seed 1" in html
+    assert "Router: least-outstanding; on 1 host." in html
+    done = [int(found) for found in re.findall(r'<td>replica \d</td>.*?data-label="completed">(\d+)<', html)]
+    assert len(done) == 3
+    assert sum(done) == read_run(tmp_path / "r").summary["completed"]
+
+
 def test_a_sweep_of_one_load_has_no_curves_and_says_who_keeps_up(tmp_path: Path) -> None:
     options = ("--systems", "blink,vllm", "--seeds", "1", "--workers", "1")
     assert main(["sweep", TINY, *options, "--out", str(tmp_path / "s")]) == 0

@@ -40,6 +40,8 @@ def page(folder: Path) -> Page:
             Section("Where a request's time goes", waterfall.cards(run)),
             Section("Over time", _timelines(run, scenario)),
         ]
+    if fleet := summary["blink"].get("fleet"):
+        sections.append(Section("The replicas", _replicas(fleet)))
     sections += [Section("The GPU", _gpu(summary)), Section("How it ended", _ended(summary))]
     if summary["blink"]["notes"]:
         sections.append(Section("Notes", items(summary["blink"]["notes"])))
@@ -61,7 +63,9 @@ def _setting(summary: Summary, scenario: dict[str, Any]) -> str:
     gpu = scenario.get("gpu", {})
     count = gpu.get("tensor_parallel", 1)
     on = f"{count} x {gpu['profile']}" if count > 1 else str(gpu.get("profile", ""))
-    parts = [str(summary["model_id"]), on, f"seed {summary['blink']['seed']}"]
+    replicas = len(summary["blink"].get("fleet", {}).get("replicas", ()))
+    many = f"{replicas} replicas" if replicas else ""
+    parts = [str(summary["model_id"]), on, many, f"seed {summary['blink']['seed']}"]
     return ", ".join(part for part in parts if part)
 
 
@@ -186,6 +190,24 @@ def _gpu(summary: Summary) -> str:
         f'<div class="stack">{bar}</div>{note(f"Of the time: {words}.")}'
         f"{table(('', 'mean', 'most', 'limit'), rows)}{items(lines)}"
     )
+
+
+def _replicas(fleet: dict[str, Any]) -> str:
+    """What each did of the requests that the router shared out."""
+    rows = [
+        [
+            f"replica {one['index']}",
+            escape(one["state"]),
+            f"{one['completed']:,}",
+            f"{one['under_way_max']:,}",
+            "" if one["gpu_busy"] is None else percent(one["gpu_busy"]),
+            number(one["paid_s"]),
+        ]
+        for one in fleet["replicas"]
+    ]
+    hosts = f"{fleet['hosts']} host{'s' if fleet['hosts'] != 1 else ''}"
+    headings = ("", "at the end", "completed", "under way at most", "GPU busy", "paid for, s")
+    return note(f"Router: {fleet['router']}; on {hosts}.") + table(headings, rows, folds=True)
 
 
 def _plain(value: float | None) -> str:
