@@ -1,4 +1,4 @@
-"""`blink report`: one HTML file of a kept run or sweep."""
+"""`blink report`: one HTML file of a kept run, sweep or plan."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ timelines, where the time went, and the scenario behind it; for screens, phones 
 
 def add(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
-    verb = verbs.add_parser("report", help="one HTML page of a kept run or sweep", description=DESCRIPTION)
-    verb.add_argument("folder", metavar="DIR", help="folder that blink run or blink sweep kept")
+    verb = verbs.add_parser("report", help="one HTML page of a kept run, sweep or plan", description=DESCRIPTION)
+    verb.add_argument("folder", metavar="DIR", help="folder that blink run, sweep or plan kept")
     verb.add_argument("--out", metavar="FILE", help="file to write (default: DIR/report.html)")
     verb.add_argument("--json", action="store_true", help="print the path of the file as JSON")
     verb.set_defaults(execute=execute)
