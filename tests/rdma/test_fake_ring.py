@@ -230,6 +230,7 @@ def test_a_takeover_in_the_middle_of_a_look_does_not_end_the_door(host: RingHost
     assert attached is not None
     attached.control.close()  # as the greeting's thread does, before the door's thread has seen it
     assert host._ready(0.0) == []
+    time.sleep(0.4)  # the door's thread looks again, and the door is open
     second = door(host).open_patiently(Device())
     assert second.channel.read_now(second.region("header"), 0, 8) is not None
     first.close()

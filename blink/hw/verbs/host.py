@@ -145,7 +145,7 @@ class RingHost:
         """Of the door and the frontend that has the ring those that say something."""
         attached = self._attached
         ends: list[socket.socket | FrameSocket] = [self._listener]
-        if attached is not None:
+        if attached is not None and attached.control.fileno() >= 0:
             ends.append(attached.control)
         try:
             return select.select(ends, [], [], wait_s)[0]
