@@ -14,7 +14,7 @@ from typing import Any
 from blink.common.config import Scenario
 from blink.hw.native.instance import Instance
 from blink.hw.native.library import load_library
-from blink.hw.native.process import SchedulerProcess, Stop
+from blink.hw.native.process import START_LIMIT_S, SchedulerProcess, Stop
 from blink.hw.native.run import settings_of
 from blink.hw.native.settings import NativeSettings
 from blink.hw.verbs.attach import Door
@@ -47,7 +47,7 @@ class FarRing:
         self._process = context.Process(target=_keep, args=(self.settings, its, self._mine, change))
         self._process.start()
         its.close()
-        said = self.say("where")
+        said = self.say("where", START_LIMIT_S + 30)
         assert isinstance(said, tuple), said
         self.address: tuple[str, int] = said
         self.pid = self._process.pid

@@ -118,11 +118,14 @@ class Lives:
             self._records.take(records)
 
     def finish(self, limit_s: float = 20.0) -> None:
-        """Turns until nothing is expected any more."""
-        due = monotonic_ns() + int(limit_s * 1e9)
-        while self.frontend.expects and monotonic_ns() < due:
+        """Turns until nothing is expected any more; for no longer than `limit_s` may they bring nothing."""
+        last, changed_ns = (-1, -1), 0
+        while self.frontend.expects:
+            now = sum(self.frontend.tokens.values()), self.frontend.slots.free_count
+            if now != last:
+                last, changed_ns = now, monotonic_ns()
+            assert monotonic_ns() < changed_ns + limit_s * 1e9, self.frontend.slot_counts()
             self.turn()
-        assert not self.frontend.expects, self.frontend.slot_counts()
 
     def crash(self, *, close: bool = True) -> None:
         """The frontend is gone. Without `close` its connection stays, as that of a frontend that is merely held up."""
