@@ -96,6 +96,7 @@ class RemoteBackend(RingBackend):
         self.name = f"{hello.backend}-rdma"
         self.first_number = hello.life << FIRST_NUMBER_SHIFT
         self._start_ns = monotonic_ns()
+        self._fresh = not hello.life or VerbsRing(attachment, plan.settings).is_untouched
         self._recorder = self._open_recorder(trace, attachment)
         self._traced = trace is not None
         self._link = self._ear = Ear(self._recorder)
@@ -126,7 +127,7 @@ class RemoteBackend(RingBackend):
         evidence = self._plan.evidence
         if trace is None:
             recorder = Recorder(NoRows(), reads_each=True, initial_rows=1 << 10, evidence=evidence)
-        elif attachment.hello.life:
+        elif not self._fresh:
             attachment.close()
             raise InputError(
                 f"--trace {trace}: another frontend had this ring before; a trace begins with a fresh ring"
@@ -150,9 +151,9 @@ class RemoteBackend(RingBackend):
     # --- having the ring, and losing it ---
 
     def _take_ring(self, attachment: Attachment) -> None:
-        """A frontend over a new connection, which recovers the ring unless nobody had it before."""
+        """A frontend over a new connection, which recovers the ring unless nobody has used it before."""
         settings, config = self._plan.settings, self._plan.scenario.frontend
-        recover = attachment.hello.life > 0
+        recover, self._fresh = not self._fresh, False
         self._remote = remote = VerbsRing(attachment, settings, self._tail)
         epoch = remote.header_epoch
         if recover:

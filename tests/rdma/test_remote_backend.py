@@ -247,8 +247,27 @@ def test_a_scenario_that_differs_is_refused_with_what_to_look_at(side: Side) -> 
         backend(side, **{"limits.batch_max": "8"})
 
 
+def test_a_frontend_whose_hello_came_too_late_has_not_used_the_ring(side: Side, tmp_path: Path) -> None:
+    """It has connected and gone away again, as on a slow machine; the trace still begins with a fresh ring."""
+    identity = Identity("", remote_digest(side.order, side.plan))
+    attach.Door(*side.host.address, identity).open_patiently(Device()).close()
+    made, answer = backend(side, tmp_path / "trace.ndjson"), Answer(1 << 32)
+    made.submit(answer.job)
+    turns(side, made, [answer])
+    while made._frontend.expects:
+        made.turn()
+    time.sleep(0.01)
+    made.close(complete=True)
+    assert side.host.life == 2
+    verdict = check_trace(tmp_path / "trace.ndjson")
+    assert (verdict.code, verdict.violations) == (0, ())
+
+
 def test_a_trace_begins_with_a_fresh_ring(side: Side, tmp_path: Path) -> None:
-    backend(side).close(complete=True)
+    first, answer = backend(side), Answer(0)
+    first.submit(answer.job)
+    turns(side, first, [answer])
+    first.close(complete=True)
     with pytest.raises(InputError, match="another frontend had this ring before"):
         backend(side, tmp_path / "trace.ndjson")
     made = backend(side)

@@ -163,6 +163,14 @@ class VerbsRing:
         """The frontend's epoch in the ring header."""
         return read_word(self._header(), FRONTEND_EPOCH_OFFSET_BYTES)
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no frontend has used the ring: no epoch, no slot ever taken, no trace record read.
+
+        Those whose hello was answered too late for them have only connected. Their queue pairs are gone (V3).
+        """
+        return not self.header_epoch and not self.read_status().any() and not self._read_state()["trace_tail"]
+
     def heartbeat(self) -> int:
         """The scheduler's heartbeat."""
         return read_word(self._header(), HEARTBEAT_OFFSET_BYTES)
