@@ -129,10 +129,7 @@ def _blink(result: RunResult, done: dict[str, I64]) -> dict[str, Any]:
             "decode_rows": _padding(scheduler.padded_decode_rows, scheduler.decode_rows),
             "prefill_tokens": _padding(scheduler.padded_prefill_tokens, scheduler.prefill_tokens),
         },
-        "time_share": {
-            name: _share(getattr(scheduler, f"{name}_ns"), duration_ns)
-            for name in ("decode", "prefill", "loop", "idle")
-        },
+        "time_share": _time_share(scheduler, duration_ns),
         "wait_share": {name: _share(getattr(scheduler, counter), duration_ns) for name, (counter, _) in WAITS.items()},
         "limited_by": limited_by(scheduler, duration_ns),
         "accounts": accounts(result, done),
@@ -140,6 +137,13 @@ def _blink(result: RunResult, done: dict[str, I64]) -> dict[str, Any]:
         "counters": dict(sorted(result.counters.items())),
         **({"fleet": result.fleet} if result.fleet else {}),
     }
+
+
+def _time_share(scheduler: SchedulerCounters, duration_ns: int) -> dict[str, float | None]:
+    """Of the run. Idle is the rest: a scheduler is there before the first request and after the last one, too."""
+    work = {name: getattr(scheduler, f"{name}_ns") for name in ("decode", "prefill", "loop")}
+    work["idle"] = max(0, duration_ns - sum(work.values()))
+    return {name: _share(spent, duration_ns) for name, spent in work.items()}
 
 
 def refusal_reasons(reasons: Iterable[str]) -> dict[str, int]:

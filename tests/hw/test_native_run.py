@@ -20,6 +20,7 @@ from blink.common.metrics import assert_ttft_parts
 from blink.common.ranges import RANGE_NOTE
 from blink.common.results import Outcome, RunResult
 from blink.common.states import SlotStatus
+from blink.common.summary import summarize
 from blink.common.trace import read_trace
 from blink.hw.native import run as run_module
 from blink.hw.native.instance import Instance
@@ -46,6 +47,8 @@ def test_smoke(tmp_path: Path) -> None:
     assert outcomes(result) == {"completed": 40}
     assert_sound(result, tmp_path / "trace.ndjson")
     assert result.scheduler.prefill_launches > 0
+    shares = summarize(result)["blink"]["time_share"]  # the scheduler was there before the first request
+    assert sum(shares.values()) == pytest.approx(1, abs=0.02)
     assert (result.requests["ttft_ns"] > 0).all()
     assert (result.requests["output_tokens"] <= result.requests["output_tokens_max"]).all()
 

@@ -175,6 +175,8 @@ def test_the_accounts_of_a_fleet_add_up() -> None:
     assert eight.fleet["hosts"] == 1
     assert one.accounts["wall_w"] < eight.accounts["wall_w"] < 8 * one.accounts["wall_w"]
     assert eight.accounts["gpu_w"] > 8 * 70  # idle at least
+    for found in (one, eight):  # a replica is paid for after its last request, too
+        assert sum(summarize(found)["blink"]["time_share"].values()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
